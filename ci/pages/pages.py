@@ -108,7 +108,8 @@ def make(folder):
     folders = sorted({page.split("/")[0] for page in texts if "/" in page} - {"github"})
     top = [page for page in texts if ("/" not in page or page.startswith("github")) and page not in ("README.md", "TUTORIALS.md")]
     nav = ["README.md", "TUTORIALS.md", *map(section, folders), {"More": top}]
-    (folder / "mkdocs.yml").write_text(f'{pathlib.Path("ci/pages/mkdocs.yml").read_text()}nav: {json.dumps(nav)}\n')
+    (folder / "mkdocs.yml").write_text(f'{pathlib.Path("ci/pages/mkdocs.yml").read_text()}nav: {json.dumps(nav)}\n'
+                                       f'hooks: {json.dumps([os.path.abspath("ci/pages/hooks.py")])}\n')
 
 
 class Links(html.parser.HTMLParser):

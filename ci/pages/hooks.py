@@ -1,0 +1,13 @@
+"""What MkDocs calls while it makes the pages of ci/site."""
+import re
+
+from pygments.lexers.shell import BashSessionLexer
+
+# Prompts of the texts are "$ ". Pygments also knows "# " and "(name) ", with which lines of output begin.
+BashSessionLexer._ps1rgx = re.compile(r"^(\$ )(.*\n?)")
+BashSessionLexer._venv = re.compile("(?!)")  # matches nothing
+
+
+def on_page_markdown(markdown, **_):
+    """Commands that need a cluster are in blocks of text, because no test executes them. They are shown and copied as the others are."""
+    return markdown.replace("```text\n$ ", "```console\n$ ")
