@@ -69,7 +69,7 @@ def source_page(path):
     first = max(i for i in range(at + 1) if i == 0 or lines[i].startswith("## "))
     last = next((i for i in range(at + 1, len(lines)) if lines[i].startswith("## ")), len(lines))
     section = "\n".join(convert(lines[first:last], text, page_of(path)))
-    return (f'---\nhide: [toc]\n---\n# {os.path.basename(path)}\n\n<div class="beside" markdown="1">\n'
+    return (f'---\nhide: [navigation, toc]\n---\n# {os.path.basename(path)}\n\n<div class="beside" markdown="1">\n'
             f'<div markdown="1" data-search-exclude>\n{section}\n</div>\n<div markdown="1">\n\n{code(path)}\n</div>\n</div>\n')
 
 
