@@ -105,6 +105,12 @@ def make(folder):
         named = title(inside[0]) if inside[0] == name + "/README.md" else name
         return {named: texts_ + ([{"Programs and files": sources}] if sources else [])}
 
+    chapters = sorted(page for page in texts if re.fullmatch(r"\d\d-[^/]+/README.md", page))
+    heading, text = texts["README.md"].split("\n", 1)
+    contents = "\n".join(f"- [{title(chapter)}]({chapter})" for chapter in chapters)
+    picture = "![An all-reduce on a ring of four ranks](02-mpi/pictures/busbw.svg){ align=right width=560 }"
+    (folder / "docs/README.md").write_text(f"---\nhide: [toc]\n---\n{heading}\n\n{picture}\n\n{contents}\n{text}")
+
     folders = sorted({page.split("/")[0] for page in texts if "/" in page} - {"github"})
     top = [page for page in texts if ("/" not in page or page.startswith("github")) and page not in ("README.md", "TUTORIALS.md")]
     nav = ["README.md", "TUTORIALS.md", *map(section, folders), {"More": top}]
