@@ -2,7 +2,6 @@
 #include "identity.hpp"
 #include "runtime.hpp"
 
-#include <cuda_profiler_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -153,8 +152,9 @@ cudaError_t cudaDeviceReset() {
     for (void* const one : memory) cudaFree(one);
   });
 }
-cudaError_t cudaProfilerStart() { return cudaSuccess; }
-cudaError_t cudaProfilerStop() { return cudaSuccess; }
+// Of cuda_profiler_api.h, which is in no package of PyPI.
+CUDARTAPI cudaError_t cudaProfilerStart() { return cudaSuccess; }
+CUDARTAPI cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
