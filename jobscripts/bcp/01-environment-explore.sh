@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-directives=(--name 01-environment-explore --array-type PYTORCH --replicas 2 --total-runtime 10m) # EDIT
+directives=(--name 01-environment-explore --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # The first commands of the BCP tutorial: what the job has, and what is installed on which replica.
 # Submit it where ngc is logged in: bash 01-environment-explore.sh
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, workspace
+source "$(dirname "$0")/job.sh" # it has lines to change, too
 
-: "${OPTIONS:=--require-command cowsay}" # EDIT: explore --help lists them
-: "${INSTALL:=pip install cowsay}" # EDIT: what brings the command of OPTIONS
+: "${OPTIONS:=--require-command cowsay}" # explore --help lists them
+: "${INSTALL:=pip install cowsay}" # what brings the command of OPTIONS
 env | grep -E '(NODE|SIZE)='
 "${bcprun[@]}" -c 'echo hello'
 "${bcprun[@]}" -c hostname

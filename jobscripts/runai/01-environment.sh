@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-directives=(--workers 1 -g 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
+directives=(--workers 1 -g 2 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Shows what every process sees, and fails where the pods differ.
 # Submit it where runai is logged in: bash 01-environment.sh
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: PROJECT, BUILD, IMAGE, claim, network
+source "$(dirname "$0")/job.sh" # it has lines to change, too
 
-: "${PROCESSES:=2}" # EDIT: per pod: one for each GPU, or core
-: "${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: explore --help lists them
-read -ra options <<<"$OPTIONS"
+: "${PROCESSES:=2}" # per pod: one for each GPU, or core
+program=("$BUILD/01-environment/explore" --json "$LOGS/result.jsonl") # EDIT: your program
+read -ra options <<<"${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 # mnrun takes the number of pods, this pod's and the meeting place from WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT.
-exec "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
-  "$BUILD/01-environment/explore" --json "$LOGS/result.jsonl" "${options[@]}"
+exec "${launcher[@]}" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
+  "${program[@]}" "${options[@]}"

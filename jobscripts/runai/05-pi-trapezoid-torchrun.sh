@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-directives=(--workers 1 -g 0 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
+directives=(--workers 1 -g 0 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # As 05-pi-trapezoid with torchrun, for an image that has PyTorch, as in the tutorial.
 # Submit it where runai is logged in: bash 05-pi-trapezoid-torchrun.sh
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: PROJECT, BUILD, IMAGE, claim, network
+source "$(dirname "$0")/job.sh" # it has lines to change, too
 
-: "${PROCESSES:=20}" # EDIT: per pod: one for each GPU, or core
-: "${OPTIONS:=--n 1e9}" # EDIT: pi --help lists them
-read -ra options <<<"$OPTIONS"
+: "${PROCESSES:=20}" # per pod: one for each GPU, or core
+program=("$BUILD/05-pi-trapezoid/pi" --json "$LOGS/result.jsonl") # EDIT: your program, such as (python3 -u train.py)
+read -ra options <<<"${OPTIONS:=--n 1e9}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 echo "START TIME: $(date)"
 trap 'echo "END TIME: $(date)"' EXIT
-: "${TORCHRUN:=torchrun}" # EDIT: its path in the image
+: "${TORCHRUN:=torchrun}" # its path in the image
 "$TORCHRUN" --nnodes "$WORLD_SIZE" --node_rank "$RANK" --nproc_per_node "$PROCESSES" --max_restarts 0 \
   --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:$MASTER_PORT" --role "$(hostname -s | tr -dc '0-9'):" --log_dir "$LOGS" --tee 3 \
-  --no_python -- "$BUILD/05-pi-trapezoid/pi" --json "$LOGS/result.jsonl" "${options[@]}"
+  --no_python -- "${program[@]}" "${options[@]}"

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Shows what every process sees, and fails where the hosts differ.
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
+source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
-: "${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: explore --help lists them
-read -ra options <<<"$OPTIONS"
+program=("$BUILD/01-environment/explore" --json "$LOGS/result.jsonl") # EDIT: your program
+read -ra options <<<"${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
-  env "${variables[@]}" \
-  "$BUILD/01-environment/explore" --json "$LOGS/result.jsonl" "${options[@]}"
+  env "${variables[@]}" "${program[@]}" "${options[@]}"

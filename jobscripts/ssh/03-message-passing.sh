@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # Rank 0 sends to every other rank, and each checks every element.
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
+source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
-: "${PROGRAM:=03-message-passing/message_passing_mpi}" # EDIT: or 03-message-passing/message_passing_nccl: between GPUs
-: "${OPTIONS:=--count 1M --rounds 10}"                 # EDIT: the program's --help lists them
-read -ra options <<<"$OPTIONS"
-# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
+program=("$BUILD/${PROGRAM:=03-message-passing/message_passing_mpi}" --json "$LOGS/result.jsonl") # EDIT: your program; or PROGRAM=03-message-passing/message_passing_nccl: between GPUs
+read -ra options <<<"${OPTIONS:=--count 1M --rounds 10}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
-  env "${variables[@]}" "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
-  "$BUILD/$PROGRAM" --json "$LOGS/result.jsonl" "${options[@]}"
+  env "${variables[@]}" "${tune[@]}" "${program[@]}" "${options[@]}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Horovod's small program by Horovod's own launcher. Programs without Horovod meet at MASTER_ADDR.
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
+source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
-: "${OPTIONS:=--compression none}" # EDIT: horovod_style --help lists them
-read -ra options <<<"$OPTIONS"
+program=("$BUILD/04-ddp/horovod_style" --json "$LOGS/result.jsonl") # EDIT: your program
+read -ra options <<<"${OPTIONS:=--compression none}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 processes=$(IFS=+ && echo $((${slots[*]})))
 list=$(for node in "${!hosts[@]}"; do echo "${hosts[node]}:${slots[node]}"; done | paste -sd,)
 # When a process fails, horovodrun ends its ssh to the other hosts, and not what runs there: setpriv ends that with its connection.
 exec env "${variables[@]}" "MASTER_ADDR=${hosts[0]}" timeout "$TIME_LIMIT" horovodrun -np "$processes" -H "$list" \
-  setpriv --pdeathsig TERM "$BUILD/04-ddp/horovod_style" --json "$LOGS/result.jsonl" "${options[@]}"
+  setpriv --pdeathsig TERM "${program[@]}" "${options[@]}"

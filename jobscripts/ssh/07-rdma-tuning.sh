@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Compares the hosts' RDMA, looks for faults, measures, and shows whether the traffic used RDMA. Start it on one of the hosts.
 set -euo pipefail
-source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
+source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
-: "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
-read -ra options <<<"$OPTIONS"
-tune=$BUILD/07-rdma-tuning/rdma_tune
-mpirun --hostfile "$HOSTFILE" --npernode 1 "$tune" compare
-mpirun --hostfile "$HOSTFILE" --npernode 1 "$tune" check
-: "${REQUIRE:=}" # EDIT: rdma: the job fails unless this host's traffic used RDMA
+read -ra options <<<"${OPTIONS:=-b 8 -e 64M -f 8}" # all_reduce_perf --help lists them
+rdma_tune=$BUILD/07-rdma-tuning/rdma_tune
+mpirun --hostfile "$HOSTFILE" --npernode 1 "$rdma_tune" compare
+mpirun --hostfile "$HOSTFILE" --npernode 1 "$rdma_tune" check
+: "${REQUIRE:=}" # rdma: the job fails unless this host's traffic used RDMA
 # verify reads the counters of this host; exec gives each host its own settings.
-exec "$tune" verify ${REQUIRE:+--require "$REQUIRE"} -- \
+exec "$rdma_tune" verify ${REQUIRE:+--require "$REQUIRE"} -- \
   mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
-  env "${variables[@]}" "$tune" exec -- "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"
+  env "${variables[@]}" "$rdma_tune" exec -- "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

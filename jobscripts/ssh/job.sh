@@ -1,15 +1,16 @@
-# shellcheck shell=bash disable=SC2034 # per_rank is for the scripts
+# shellcheck shell=bash disable=SC2034 # per_rank and tune are for the scripts
 # What the scripts of this folder begin with: where the programs are, on which hosts they run, how to start one there.
 set -euo pipefail
-: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts must see this folder
-: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
-: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
+: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: the folder of your programs; all hosts must see it
+tune=("$BUILD/07-rdma-tuning/rdma_tune" exec --) # EDIT: gives each node its own settings for RDMA, or for sockets; tune=() without this project's rdma_tune
+: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # a line for each host, and how many processes there
+: "${TIME_LIMIT:=3600}"                          # seconds
 : "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # one file per rank, and results; all hosts must see it
 export MASTER_PORT=$((20000 + $$ % 10000))
 mkdir -p "$LOGS"
 listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
 mapfile -t hosts <<<"$listed"
-mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
+mapfile -t slots < <(sed -nE 's/^[^#].* slots=([0-9]+).*/\1/p' "$HOSTFILE")
 for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes -- "$host" true; done # without a password
 echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"

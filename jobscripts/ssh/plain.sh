@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
 # node0 and node1 let you log in without a password, and see the same folder.
 set -euo pipefail
-cd "$HOME/multi-node-cpp/build/release" # EDIT
-mpirun --timeout 300 -H node0:2,node1:2 02-mpi/all_reduce # EDIT: your hosts
+mpirun --timeout 300 -H node0:2,node1:2 "$HOME/multi-node-cpp/build/release/02-mpi/all_reduce" # EDIT: your hosts, your program
