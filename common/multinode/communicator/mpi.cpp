@@ -37,7 +37,8 @@ void start_mpi() {
   check(MPI_Query_thread(&provided));
   if (provided < MPI_THREAD_SERIALIZED)
     throw std::runtime_error(
-        "MPI was initialized without thread support: call MPI_Init_thread with MPI_THREAD_SERIALIZED");
+        "MPI was initialized for one thread: replace MPI_Init(&argc, &argv) by "
+        "MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided)");
 }
 
 void require_ranks_of_mpi(const Launch& launch) {

@@ -201,9 +201,13 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     place = {{launch.master_address.value, launch.master_port.value}, token_of_job()};
     if (first) server = serve_at(place, true);
   } else {
-    throw UsageError(
-        std::string(launch.under_mpi ? "this build cannot use MPI for the rendezvous" : "no meeting place") +
-        ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
+    const std::string reason = !launch.under_mpi ? "no meeting place: "
+                               : multinode_communicator_libraries
+                                   ? "the ranks cannot meet over MPI, which this build lacks: "
+                                   : "the ranks cannot meet over MPI: link multinode::communicator, or ";
+    throw UsageError(reason +
+                     "set MASTER_ADDR and MASTER_PORT, or give tcp:HOST:PORT or file:PATH as "
+                     "World::Options::rendezvous (--rendezvous of a program with multinode::run)");
   }
   if (store) return;
   hello.token = place.token;
