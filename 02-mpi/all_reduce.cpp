@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./all_reduce
 //
 // Exit status: 0 if every element is right, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdio>

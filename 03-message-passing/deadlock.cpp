@@ -7,6 +7,7 @@
 //   mpirun -n 4 ./deadlock MPI_Ssend    the same with a synchronous send: never ends
 //
 // Exit status: 0 if every element is right, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdio>

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./heat [CELLS]
 //
 // Exit status: 0 if every cell has the bits of one process and is the known solution to within rounding, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <algorithm>

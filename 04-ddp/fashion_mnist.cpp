@@ -1,6 +1,7 @@
 // fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The loop is in
 // trainer.hpp, the training step in training_step.hpp. Exit status: 0 all ranks have the same parameters and the
 // accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
+// SPDX-License-Identifier: Apache-2.0
 #include "data/fashion_mnist.hpp"
 #include "data/loader.hpp"
 #include "ddp/reducer.hpp"

@@ -2,6 +2,7 @@
 // the gradients. Then the check: one process with all samples must end with the same parameters. Exit status: 0 it
 // does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or
 // environment; 77 no GPU for --backend nccl.
+// SPDX-License-Identifier: Apache-2.0
 #include "ddp/philox.hpp"
 #include "training_step.hpp"
 

@@ -2,6 +2,7 @@
 // libtorch's layers and gradients, which this project's reducer averages over the ranks.
 // Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77
 // no GPU for --backend nccl.
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/resnet.hpp"
 #include "data/cifar10.hpp"
 #include "data/loader.hpp"

@@ -2,6 +2,7 @@
 // output are those of Horovod's pytorch_synthetic_benchmark.py.
 // Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77
 // no GPU for --backend nccl.
+// SPDX-License-Identifier: Apache-2.0
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 #include "torch/resnet.hpp"

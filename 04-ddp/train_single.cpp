@@ -4,6 +4,7 @@
 //   ./train_single
 //
 // Exit status: 0 if the network has learned, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -3,6 +3,7 @@
 //
 // Everything here is collective: all ranks make the same objects with the same options and the same calls. An exception
 // on one rank leaves fit() there, and in multinode::run() ends all ranks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "ddp/checkpoint.hpp"

@@ -1,6 +1,7 @@
 // training_step.hpp: data-parallel training of one perceptron: what a program does at the start, in each step and at
 // the end, on CPUs and on GPUs. A program writes its training as a template of the model, and with_perceptron() calls
 // it with the right one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "data/batch.hpp"

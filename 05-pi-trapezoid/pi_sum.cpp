@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./pi_sum
 //
 // Exit status: 0 if every answer is pi to within the known error, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // counter_on_ray: a Ray actor, an object that lives in a process of the cluster and keeps its state between calls.
 // Exit status: 0 if the counter has the right value and refuses a negative amount, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <ray/api.h>
 
 #include <cstdio>

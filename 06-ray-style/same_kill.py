@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn.
 
 usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults NAME,...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program on a Ray cluster with one process per rank. When a rank or a node fails, this driver starts all ranks
 again, and the program resumes from its own newest checkpoint. Exit status: the program's; 1 if Ray lost a rank once too
 often."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The same as train_on_ray.py by Ray Train, which places the ranks, watches them and starts them again.
 usage: train_with_ray_train.py NUM_WORKERS MAX_FAILURES PROGRAM [ARGUMENT...]   Exit status: 0 right, 1 failed"""
 import os, secrets, shutil, socket, subprocess, sys, tempfile

@@ -5,6 +5,7 @@
 //
 // Exit status: 0 if each active RoCE port has such a GID and NCCL_IB_GID_INDEX, where it is set, holds its index;
 // 1 if not; 77 if there is no RDMA device.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

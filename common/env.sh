@@ -1,6 +1,7 @@
 # For bash, zsh and dash: source this file to run several MPI processes on one small machine, in a container or as root.
 # It keeps variables that are already set. The env.sh in a build folder does the same and puts the programs on the PATH.
 # shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
 
 # mpirun refuses to start as root, but containers often have no other user.
 if [ "$(id -u)" = 0 ]; then

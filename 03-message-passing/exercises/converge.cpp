@@ -6,6 +6,7 @@
 //
 // TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
 // Exit status: 0 if all ranks made the same number of steps, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdio>

@@ -5,6 +5,7 @@
 //
 // TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
 // Exit status: 0 if the vector has the length 1 afterwards, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cmath>

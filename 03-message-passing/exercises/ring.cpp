@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./ring
 //
 // Exit status: 0 if every element is right when it is back on rank 0, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdio>

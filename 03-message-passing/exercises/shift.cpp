@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./shift
 //
 // Exit status: 0 if every rank has the block of its left neighbour, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdio>

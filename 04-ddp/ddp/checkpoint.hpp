@@ -7,6 +7,7 @@
 //   "__metadata__": {"state": the caller's, as a string}}
 //   the blocks' elements
 //   "crc32", the last tensor, 4 bytes: CRC-32 of everything before
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "parameters.hpp"

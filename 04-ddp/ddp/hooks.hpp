@@ -1,5 +1,6 @@
 // hooks.hpp: what a reducer can be given to do beside reducing: look at a gradient before it is sent, and send it in
 // another form.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator.hpp>

@@ -1,4 +1,5 @@
 // parameters.hpp: what the ranks' models consist of, and how they come to be the same.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator.hpp>

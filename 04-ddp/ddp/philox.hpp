@@ -1,5 +1,6 @@
 // philox.hpp: random numbers that are a function of what they are for, and not of how many were drawn before: the same
 // on every rank, for every number of ranks, on CPU and GPU.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
 // reducer.hpp: sums gradients over the ranks, in buckets, while the backward pass still computes the rest.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "hooks.hpp"

@@ -1,4 +1,5 @@
 // sampler.hpp: which samples this rank trains on in a step.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

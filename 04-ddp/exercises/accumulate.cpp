@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./accumulate
 //
 // Exit status: 0 if all ranks have the weights of one process, with one all-reduce per step; 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./sharded_update
 //
 // Exit status: 0 if all ranks have the weights of one process, and no rank keeps more than its part; 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cstdint>

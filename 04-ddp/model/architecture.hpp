@@ -1,4 +1,5 @@
 // architecture.hpp: what a perceptron consists of, and what is asked of a step; the same for every device.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "../data/batch.hpp"

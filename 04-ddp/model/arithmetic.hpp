@@ -1,4 +1,5 @@
 // arithmetic.hpp: what a perceptron does with single numbers and rows of them, the same on the CPU and on a GPU.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "architecture.hpp"

@@ -1,4 +1,5 @@
 // blas.hpp: matrix products of row-major matrices by the BLAS that CMake found, for float and double.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
 // cpu.hpp: the Device of perceptron.hpp that is this host: one thread, loops for the compiler to vectorise, and BLAS.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "../ddp/parameters.hpp"

@@ -1,4 +1,5 @@
 // cuda.hpp: the Device of perceptron.hpp that is one GPU: cuBLAS and a few small kernels, on one stream.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "perceptron.hpp"

@@ -1,5 +1,6 @@
 // operations.hpp: what a perceptron's step does with one element, or with one row of them; the matrix products are the
 // Device's. See perceptron.hpp.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "../ddp/philox.hpp"

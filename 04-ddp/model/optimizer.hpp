@@ -1,5 +1,6 @@
 // optimizer.hpp: how gradients move parameters, on the Device of perceptron.hpp. All ranks make the same updates of the
 // same parameters with the same gradients, so that their parameters stay the same, bit for bit.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "../ddp/parameters.hpp"

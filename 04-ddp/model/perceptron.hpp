@@ -12,6 +12,7 @@
 //   sum(communicator, numbers)    an all-reduce of numbers of the host
 //   attach(world, communicator), HostCopies                     see training_step.hpp
 // and carries all of it out in the order of the calls.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "cpu.hpp"

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./exact_sum
 //
 // Exit status: 0 if all answers have the same bits and are pi to within 10 roundings, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cmath>

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./simpson
 //
 // Exit status: 0 if the error is the known one, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
 #include <cmath>

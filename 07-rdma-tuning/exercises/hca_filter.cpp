@@ -5,6 +5,7 @@
 //   ./hca_filter
 //
 // Exit status: 0 if every answer is right, 1 if not.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <sstream>
 #include <string>

@@ -3,6 +3,7 @@
 // The folder base has what everything else uses and what knows nothing of ranks. Errors are exceptions, and a program
 // has one place that turns them into a line and a status (run() in world/program.hpp). Results at every call, as
 // absl::Status, were rejected: nearly no caller can do anything but pass the error on.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <version>

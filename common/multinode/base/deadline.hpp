@@ -1,4 +1,5 @@
 // deadline.hpp: a deadline for waits in slices, in which the time while this process was stopped does not count.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
 // descriptor.hpp: owns a file descriptor and closes it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/check.hpp>

@@ -1,5 +1,6 @@
 // files.hpp: reads small files such as those in /proc, /sys and /etc. A missing or unreadable file is not an error: its
 // value is unknown. Writes files into folders in which somebody else may have left links and pipes.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/descriptor.hpp>

@@ -1,4 +1,5 @@
 // median.hpp: the median.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

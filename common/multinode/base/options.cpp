@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 

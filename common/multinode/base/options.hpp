@@ -1,4 +1,5 @@
 // options.hpp: strict parsing of the command line, and the options that all programs share.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/check.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/program_options.hpp>
 
 template class boost::program_options::typed_value<int>;

@@ -1,5 +1,6 @@
 // program_options.hpp: Boost.Program_options. Its templates for the usual types of options are compiled once, in
 // program_options.cpp, which saves more than a second per file that has options.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <boost/program_options.hpp>

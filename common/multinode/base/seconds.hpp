@@ -1,4 +1,5 @@
 // seconds.hpp: the seconds since a point in time.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
 // signals.hpp: signals that a program reads from a descriptor instead of being interrupted by them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/descriptor.hpp>

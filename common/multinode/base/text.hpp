@@ -1,4 +1,5 @@
 // text.hpp: parses numbers, and formats text and lists for messages.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,5 @@
 // block.hpp: memory that takes part in an operation, and its type.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/data_type.hpp>

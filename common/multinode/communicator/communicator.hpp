@@ -1,4 +1,5 @@
 // communicator.hpp: one interface to the collective operations of MPI, NCCL and Gloo.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/block.hpp>

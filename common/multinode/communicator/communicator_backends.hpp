@@ -1,4 +1,5 @@
 // communicator_backends.hpp: shared by communicator.cpp and the backends; not for programs.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/check.hpp>

@@ -1,6 +1,7 @@
 // Gloo's rendezvous, connections and framing, with our own algorithms: on 2 cores Gloo's all-reduce of 1 KiB among 4
 // ranks takes milliseconds, because its event loop spins while another thread holds a connection's lock. Here the
 // connections are in Gloo's synchronous mode: the calling thread itself writes, and waits in the kernel to read.
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/gloo_store.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/deadline.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/nccl_handle.hpp>

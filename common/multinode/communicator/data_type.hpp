@@ -1,4 +1,5 @@
 // data_type.hpp: the types of elements and the reductions that MPI, NCCL and Gloo have in common.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

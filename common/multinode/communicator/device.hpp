@@ -1,5 +1,6 @@
 // device.hpp: GPU error checks, and objects that own device memory, streams and events. Without CUDA it has only
 // device_count() and emulated_gpus().
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/check.hpp>

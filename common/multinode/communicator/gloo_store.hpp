@@ -1,5 +1,6 @@
 // gloo_store.hpp: rendezvous for Gloo: the address to listen on, and a TcpStore as Gloo's store. For programs
 // that link Gloo.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/store/tcp_store.hpp>

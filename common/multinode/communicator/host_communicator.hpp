@@ -1,4 +1,5 @@
 // host_communicator.hpp: what mpi and gloo share: started operations, memory that the ranks share.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/communicator.hpp>

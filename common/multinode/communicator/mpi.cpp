@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/mpi.hpp>
 #include <multinode/world/world.hpp>

@@ -1,4 +1,5 @@
 // mpi.hpp: check() for MPI's return codes, and an MPI communicator of a World's ranks. For programs that link MPI.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/check.hpp>

@@ -1,4 +1,5 @@
 // mpi_types.hpp: MPI's handles for DataType and Reduction. For programs that link MPI.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/data_type.hpp>

@@ -1,4 +1,5 @@
 // nccl_handle.hpp: NCCL communicators that the watchdog's thread may abort while other threads use them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/device.hpp>

@@ -1,4 +1,5 @@
 // shared_memory.hpp: memory that the ranks of one host reduce in directly.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/block.hpp>

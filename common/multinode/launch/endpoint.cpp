@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/endpoint.hpp>

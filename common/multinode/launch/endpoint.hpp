@@ -1,4 +1,5 @@
 // endpoint.hpp: a host and a TCP port, and their text form.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // host_list.hpp: lists of hosts and of counts in Slurm's notation.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

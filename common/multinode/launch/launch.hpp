@@ -3,6 +3,7 @@
 //
 // A table of what each launcher sets, not the launchers' own libraries (PMIx, Slurm's), which a laptop and most images
 // lack and which nest badly: the innermost launcher of several wins, and only the variables of all of them tell it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/endpoint.hpp>

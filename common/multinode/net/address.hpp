@@ -1,4 +1,5 @@
 // address.hpp: the addresses at which other machines reach this one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/descriptor.hpp>

@@ -2,6 +2,7 @@
 //
 // Plain sockets and poll(): a client has one connection and waits for one thing at a time. Boost.Asio has no deadline
 // for a blocking call, and would add more than a second to each compilation that includes it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/deadline.hpp>

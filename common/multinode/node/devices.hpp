@@ -1,5 +1,6 @@
 // devices.hpp: the RDMA ports and PCI devices of a machine, as sysfs shows them, and the counters of trouble that the
 // ports have. Not the GID tables, which chapter 07 reads slot by slot: they cost thousands of system calls.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // groups.hpp: which of many nodes or ranks differ from the others?
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

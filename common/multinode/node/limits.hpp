@@ -3,6 +3,7 @@
 // The folder node says what this machine is. It reads the kernel's files and not the output of commands (lscpu, ulimit,
 // nvidia-smi): images lack them, and their formats change. All paths start at a root, so that tests read recorded
 // trees.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

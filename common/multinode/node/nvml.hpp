@@ -1,5 +1,6 @@
 // nvml.hpp: NVML, NVIDIA's management library, which comes with the driver. It is loaded when it is used, and declared
 // here as far as it is used, so that no CUDA Toolkit is needed.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <dlfcn.h>

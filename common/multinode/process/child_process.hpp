@@ -1,4 +1,5 @@
 // child_process.hpp: starts a child process, waits for it, and kills it with its object.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/resource.h>

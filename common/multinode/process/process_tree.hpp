@@ -1,4 +1,5 @@
 // process_tree.hpp: all that this process started, in whatever session or process group it is by now.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

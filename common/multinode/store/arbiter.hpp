@@ -3,6 +3,7 @@
 //
 // It is in the process that serves the store because that one sees every heartbeat and every closed connection. Ranks
 // that ask each other (a ring of pings, a vote) cost more messages and may name different culprits.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/store/store_protocol.hpp>

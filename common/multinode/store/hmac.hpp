@@ -4,6 +4,7 @@
 // Our own 60 lines, tested with the vectors of FIPS 180-4 and RFC 4231, not OpenSSL or libsodium: every program of the
 // package would need the library at run time, in every image of a cluster, for one function. AF_ALG, the kernel's, is
 // missing in many containers.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

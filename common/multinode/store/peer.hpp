@@ -1,4 +1,5 @@
 // peer.hpp: whom an operation waits for, if not for one rank.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace multinode {

@@ -1,4 +1,5 @@
 // The file: "multinode store", the generation, and the endpoint with the token, each on a line.
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/store/rendezvous_file.hpp>

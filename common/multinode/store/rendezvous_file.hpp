@@ -1,5 +1,6 @@
 // rendezvous_file.hpp: rank 0 publishes its store's endpoint and token in a file on a shared file system (--rendezvous
 // file:PATH).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/endpoint.hpp>

@@ -1,4 +1,5 @@
 // secret.hpp: the user's secret, from which runs whose processes get no token from their launcher derive one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/launch.hpp>

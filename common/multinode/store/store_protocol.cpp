@@ -19,6 +19,7 @@
 //   token of the run is refused, and so is one with a rank that another process has. A client leaves a server that does
 //   not prove it. After the hellos nothing is signed or encrypted: who can change packets on their way is not kept out.
 //   The server puts the generation of the hello and a slash before each key of a member.
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
 

@@ -1,5 +1,6 @@
 // store_protocol.hpp: the wire protocol of TcpStore and TcpStoreServer, described in store_protocol.cpp. Pure
 // functions, for the fuzzer.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/store/peer.hpp>

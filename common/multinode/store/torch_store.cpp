@@ -5,6 +5,7 @@
 //   set: key, value     no answer
 //   get: key            the value
 //   wait: keys          stop_waiting when all exist; timeouts are the client's
+// SPDX-License-Identifier: Apache-2.0
 #include <multinode/net/socket.hpp>
 #include <multinode/store/torch_store.hpp>
 

@@ -1,4 +1,5 @@
 // torch_store.hpp: a client of the TCPStore that torchrun's agent serves on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/endpoint.hpp>

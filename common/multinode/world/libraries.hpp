@@ -1,4 +1,5 @@
 // libraries.hpp: the interface of a World to the communication libraries that its program is linked with.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/launch.hpp>

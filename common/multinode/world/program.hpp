@@ -1,5 +1,6 @@
 // program.hpp: main() of a program with ranks: reads the environment and the command line, connects to the other ranks,
 // and turns every error into one line and one exit status, the same on all ranks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/options.hpp>

@@ -1,4 +1,5 @@
 // report.hpp: results: a table for people, JSON lines for machines.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/base/descriptor.hpp>

@@ -1,4 +1,5 @@
 // watchdog.hpp: one thread per process that enforces all deadlines.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/store/peer.hpp>

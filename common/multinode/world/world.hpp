@@ -2,6 +2,7 @@
 //
 // It is above the communicator's library, not part of it: Gloo and NCCL have no rendezvous of their own, MPI's has no
 // deadline, and whoever is missing can only be named by somebody who does not wait for him in the same library.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/launch/launch.hpp>
