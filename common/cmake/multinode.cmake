@@ -7,8 +7,12 @@ include(CMakePushCheckState)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# The files of a target are compiled as one, because their common headers and templates take most of the time.
-set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
+# The files of a target are compiled as one, because their common headers and templates take most of the time. With
+# -DCMAKE_UNITY_BUILD=OFF file by file, for short builds after each edit. No cache entry: it would hold for a project around
+# this one.
+if(NOT DEFINED CMAKE_UNITY_BUILD)
+  set(CMAKE_UNITY_BUILD ON)
+endif()
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 find_program(CCACHE ccache)
 if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
