@@ -9,6 +9,7 @@ for the commands after it. --source names the env.sh of a build, which is build/
 A line that begins with "$ " is a command, a last "\\" carries it on; the lines below are its output, standard error
 included, and "[exit status N]" where that is not 0. Directly above a block may stand
   <!-- vary: REGEX -->           what varies from run to run (times, host names): compared as one "~" each
+  <!-- file: PATH -->            of any block: it is written to that file, for the commands after it
 Any other block that a reader takes for a command or its output (```text, ```sh, ```bash, ```) must state why it is
 not executed, directly above: <!-- not executed: REASON -->
 --update writes what was printed into the README instead of comparing. Exit status: 0 the same, 1 different.
@@ -17,6 +18,7 @@ import argparse
 import difflib
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
 
@@ -57,6 +59,8 @@ def main():
         nonlocal executed, unexplained, different, left
         note, text = match["note"], match["text"]
         line = source.count("\n", 0, match.start()) + 1 + note.count("\n")
+        if written := re.search(r"<!-- file: (\S+) -->", note):
+            shell.run(f"printf %s {shlex.quote(text)} >{written[1]}", options.timeout)
         if match["language"] != "console":
             if match["language"] in NEEDS_REASON:
                 left += 1
