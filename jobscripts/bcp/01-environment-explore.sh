@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 01-environment-explore --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # The first commands of the BCP tutorial: what the job has, and what is installed on which replica.
 # Submit it where ngc is logged in: bash 01-environment-explore.sh

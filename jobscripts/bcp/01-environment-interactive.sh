@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name interactive --array-type PYTORCH --replicas 2 --total-runtime 1h --port 8888)
 # Two replicas that wait for you, with JupyterLab on port 8888. They cost money until the job ends: ngc batch kill JOB_ID.
 # The folder that all replicas share is a workspace. Make it once: ngc workspace create --name NAME --ace ACE

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 01-environment --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # Shows what every process sees, and fails where the replicas differ.
 # Submit it where ngc is logged in: bash 01-environment.sh

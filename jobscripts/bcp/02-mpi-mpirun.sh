@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 02-mpi-mpirun --array-type MPI --replicas 2 --total-runtime 10m)
 # All-reduce by mpirun itself, with the array type MPI: BCP tells mpirun the replicas.
 # Submit it where ngc is logged in: bash 02-mpi-mpirun.sh

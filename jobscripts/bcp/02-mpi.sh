@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 02-mpi --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # All-reduce by mpirun through bcprun: one process per replica drives all its GPUs. bcprun must be told in two places.
 # Submit it where ngc is logged in: bash 02-mpi.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 03-message-passing --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # Rank 0 sends a message to every other rank, which checks it.
 # Submit it where ngc is logged in: bash 03-message-passing.sh

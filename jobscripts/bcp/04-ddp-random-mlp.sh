@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 04-ddp-random-mlp --array-type PYTORCH --replicas 2 --total-runtime 1h)
 # Trains the tutorial's network of 55.6 million parameters on random numbers.
 # Submit it where ngc is logged in: bash 04-ddp-random-mlp.sh

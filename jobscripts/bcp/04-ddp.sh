@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 04-ddp --array-type PYTORCH --replicas 2 --total-runtime 1h --preempt RESUMABLE)
 # Trains. Submitted again, it resumes from the workspace's newest checkpoint.
 # As PyTorch Lightning in the tutorial: OPTIONS='--epochs 5 --optimizer adam --patience 3'

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 05-pi-trapezoid --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # Integrates 4/(1+x^2) on all processes, and checks pi.
 # Submit it where ngc is logged in: bash 05-pi-trapezoid.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 06-ray-style --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # Starts a Ray cluster on the replicas, trains on it, and stops it.
 # Submit it where ngc is logged in: bash 06-ray-style.sh

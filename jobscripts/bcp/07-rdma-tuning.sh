@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--name 07-rdma-tuning --array-type PYTORCH --replicas 2 --total-runtime 10m)
 # Compares the replicas' RDMA, looks for faults, measures, and shows whether the traffic used RDMA.
 # Submit it where ngc is logged in: bash 07-rdma-tuning.sh

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # bcprun, tune and directives are the script's
 # The beginning of all scripts in this folder. On a machine where ngc is logged in, it submits the script and ends; in the
 # job, the script continues behind it.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 : "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: the folder of your programs, in the workspace
 : "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what they need

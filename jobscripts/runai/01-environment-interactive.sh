@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 3 -g 0 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Four pods that wait for you: log in to each, and start there what a job script starts. What runs ends with your connection,
 # unless it runs in tmux. They keep their GPUs until the job is deleted: runai training pytorch delete interactive

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 2 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Shows what every process sees, and fails where the pods differ.
 # Submit it where runai is logged in: bash 01-environment.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 8 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Bandwidth of one all-reduce of 4 GB over NCCL as one number, by torchrun as in the tutorial.
 # Submit it where runai is logged in: bash 02-mpi-bench.sh

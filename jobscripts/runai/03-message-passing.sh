@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 2 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Rank 0 sends a message to every other rank, which checks it.
 # Submit it where runai is logged in: bash 03-message-passing.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 2 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # As 04-ddp with torchrun, for an image that has PyTorch, as in the tutorial.
 # Submit it where runai is logged in: bash 04-ddp-torchrun.sh

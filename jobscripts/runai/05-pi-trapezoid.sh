@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 0 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # Integrates 4/(1+x^2) on all processes, and checks pi. It needs no GPU.
 # Submit it where runai is logged in: bash 05-pi-trapezoid.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 directives=(--workers 1 -g 2 --backoff-limit 0) # pods beside the master, GPUs of each pod
 # The master pod starts Ray's head, the others join it; trains on them, and ends all pods.
 # Submit it where runai is logged in: bash 06-ray-style.sh

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034 # launcher and tune are for the scripts
 # The beginning of all scripts in this folder. On a machine where runai is logged in, it submits the script and ends; in a
 # pod, the script continues behind it. The pods run the copies of both files in the volume.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 : "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: your project in the volume; in its jobscripts/runai is this file, with your scripts
 : "${BUILD:=$PROJECT/build/release}"                     # the folder of your programs

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Shows what every process sees, and fails where the hosts differ.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # All-reduce over MPI: how fast is the network, and is every element right?
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

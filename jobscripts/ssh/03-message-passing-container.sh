@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # As 03-message-passing-mnrun in a container on each host. Copy the image: docker save multinode | ssh node1 docker load
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # As 03-message-passing without MPI: over Gloo, by an agent on each host.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

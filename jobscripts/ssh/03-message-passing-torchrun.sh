@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # As 03-message-passing by PyTorch's old launcher, as in Lambda's tutorial. With GPUs: message_passing_nccl.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Rank 0 sends to every other rank, and each checks every element.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

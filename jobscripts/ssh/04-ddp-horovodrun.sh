@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Horovod's small program by Horovod's own launcher. Programs without Horovod meet at MASTER_ADDR.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

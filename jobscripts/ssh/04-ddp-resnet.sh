@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Trains a ResNet on CIFAR-10 (--data), or on random images (--use-syn); needs a build with libtorch.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Trains by torchrun with fixed node ranks, one agent on each host, as in the Gadi tutorial.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

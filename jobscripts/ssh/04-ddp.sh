@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Data-parallel training with checkpoints. LOGS=FOLDER resumes from the newest checkpoint of an earlier job.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

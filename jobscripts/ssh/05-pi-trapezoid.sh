@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Integrates for pi on all processes; the result is the same to the last bit on any number of them.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Starts a Ray cluster on the hosts, trains on it, and stops it.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Bus bandwidth with RDMA and without it, for several numbers of processes: the table of the EPFL tutorial. Start it on a host.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Compares the hosts' RDMA, looks for faults, measures, and shows whether the traffic used RDMA. Start it on one of the hosts.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034 # per_rank and tune are for the scripts
 # What the scripts of this folder begin with: where the programs are, on which hosts they run, how to start one there.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 : "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: the folder of your programs; all hosts must see it
 tune=("$BUILD/07-rdma-tuning/rdma_tune" exec --) # EDIT: gives each node its own settings for RDMA, or for sockets; tune=() without this project's rdma_tune
