@@ -115,14 +115,11 @@ void Agents::connect() {
   listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
 }
 
-std::string Agents::key(const std::string& name, int later) const {
-  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + later) + "/" + name;
+std::string Agents::key(const std::string& name) const {
+  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_) + "/" + name;
 }
 
-void Agents::leave_will(int later) {
-  const Verdict gone{1, "the mnrun of " + this_agent_.name() + " is gone: lost the connection to it"};
-  listener_->set_on_disconnect(key("verdict", later), text_of(gone));
-}
+std::string Agents::end_key() const { return "mnrun/" + options_.run_id + "/end"; }
 
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
 void Agents::claim_node() {
@@ -159,7 +156,7 @@ std::string Agents::await(const std::string& key, const std::function<std::strin
       return teller_->get(key, std::min<milliseconds>(options_.join_timeout, 500ms));
     } catch (const StoreTimeout&) {
     }
-    if (const auto early = verdict()) throw std::runtime_error(early->text);  // an agent died while we waited
+    if (const auto early = verdict()) throw Ended{*early};
     const std::string who = missing();
     if (who.empty()) continue;
     if (meeting_->passed()) {
@@ -216,8 +213,10 @@ Round Agents::meet(int restart) {
     round = rounds({&this_agent_, 1})[0];
   } else {
     claim_node();
-    // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
-    if (restart == 0) leave_will(0);
+    if (restart == 0) {
+      const Verdict gone{1, "the mnrun of " + this_agent_.name() + " is gone: lost the connection to it"};
+      listener_->set_on_disconnect(end_key(), text_of(gone));
+    }
     listening_ = multinode::quiet_thread([this] { listen(); });
     if (this_agent_.node == 0) {
       int node = 0;
@@ -253,9 +252,10 @@ void Agents::listen() {
   try {
     while (!ending_) {
       try {
-        const Verdict verdict = parse_verdict(listener_->get(key("verdict"), 500ms));
-        if (verdict.again) leave_will(1);
-        return deliver(verdict);
+        // The end of the run is this start's verdict too, unless another came first: then it is that of the next.
+        const std::string end = listener_->compare_set(end_key(), "", "");
+        if (!end.empty()) listener_->compare_set(key("verdict"), "", end);
+        return deliver(parse_verdict(listener_->get(key("verdict"), 500ms)));
       } catch (const StoreTimeout&) {
       }
     }
@@ -288,6 +288,15 @@ void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
 void Agents::propose(const Verdict& verdict) {
   if (!teller_) return deliver(verdict);
   tell([this, verdict] { teller_->compare_set(key("verdict"), "", text_of(verdict)); }, verdict);
+}
+
+void Agents::end(const Verdict& verdict) {
+  if (!teller_) return deliver(verdict);
+  tell(
+      [this, verdict] {
+        for (const std::string& where : {end_key(), key("verdict")}) teller_->compare_set(where, "", text_of(verdict));
+      },
+      verdict);
 }
 
 void Agents::note_first(const Verdict& failure) {

@@ -13,12 +13,18 @@
 
 namespace mnrun {
 
+// The run has ended while this agent waited for the others.
+struct Ended {
+  Verdict verdict;
+};
+
 // Keys: mnrun/ID/N/agent/R    node R's agent, in start N
 //       mnrun/ID/N/round/R    what node R must know about the others: node 0 writes it when all agents are there
 //       mnrun/ID/N/missing    until then: the agents that node 0 waits for
 //       mnrun/ID/N/first      the first failure, with --async
 //       mnrun/ID/N/done       the number of nodes whose processes have all ended
 //       mnrun/ID/N/verdict    how start N ended
+//       mnrun/ID/end          why the run ends, whatever its start: an agent was lost, or received a signal
 class Agents {
  public:
   using Say = std::function<void(const std::string&)>;
@@ -30,7 +36,7 @@ class Agents {
   Agents(const Agents&) = delete;
 
   // Returns when all agents are ready for start number `restart`. Throws StoreTimeout, which names the missing nodes,
-  // and UsageError if two agents contradict each other.
+  // UsageError if two agents contradict each other, and Ended if the run ended meanwhile.
   Round meet(int restart);
   const Agent& this_agent() const { return this_agent_; }
 
@@ -40,13 +46,14 @@ class Agents {
   void propose(const Verdict& verdict);     // counts unless another node was first
   void note_first(const Verdict& failure);  // the verdict when all processes have ended
   void done();                              // all processes of this node have ended
+  void end(const Verdict& verdict);         // as propose(), and no start follows, whatever the verdict of this one
 
   // Closes the connections. If this agent hosts the store, waits until the others have closed theirs.
   void leave();
 
  private:
-  std::string key(const std::string& name, int later = 0) const;  // of this start or a later one
-  void leave_will(int later);
+  std::string key(const std::string& name) const;  // of this start
+  std::string end_key() const;
   void join_threads();
   std::unique_ptr<multinode::TcpStoreServer> serve();
   void connect();

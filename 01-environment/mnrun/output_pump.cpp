@@ -28,7 +28,7 @@ Sink::~Sink() {
 void Sink::put(std::string_view bytes) {
   {
     const std::lock_guard lock(mutex_);
-    if (failed_) return;
+    if (closed_) return;
     waiting_ += bytes;
   }
   filled_.notify_one();
@@ -45,9 +45,14 @@ bool Sink::empty() const {
   return waiting_.empty() && in_flight_ == 0;
 }
 
-bool Sink::failed() const {
+bool Sink::closed() const {
   const std::lock_guard lock(mutex_);
-  return failed_;
+  return closed_;
+}
+
+int Sink::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
 }
 
 void Sink::write_all() {
@@ -60,7 +65,7 @@ void Sink::write_all() {
     bytes.swap(waiting_);
     in_flight_ = bytes.size();
     lock.unlock();
-    bool failed = false;
+    int error = 0;
     for (std::string_view rest = bytes; !rest.empty();) {
       const ssize_t written = write(fd_, rest.data(), rest.size());
       if (written >= 0) {
@@ -69,14 +74,15 @@ void Sink::write_all() {
         pollfd ready{fd_, POLLOUT, 0};
         poll(&ready, 1, -1);
       } else if (errno != EINTR) {
-        failed = true;
+        error = errno;
         break;
       }
     }
     lock.lock();
     in_flight_ = 0;
-    failed_ = failed_ || failed;
-    if (failed_) waiting_.clear();
+    closed_ = closed_ || error == EPIPE;
+    if (closed_) waiting_.clear();
+    if (!closed_ && !error_) error_ = error;
     const std::uint64_t one = 1;
     if (write(wake_, &one, sizeof one) < 0) continue;  // the counter is full, so it is readable already
   }
@@ -107,6 +113,12 @@ void OutputPump::serve() {
   std::erase_if(sources_, [this](Source& source) { return move(source) == Moved::end; });
 }
 
+int OutputPump::error() const {
+  for (const Sink& sink : sinks_)
+    if (const int error = sink.error()) return error;
+  return log_error_;
+}
+
 void OutputPump::close_idle() {
   std::erase_if(sources_, [this](Source& source) {
     Moved moved = Moved::some;
@@ -119,7 +131,7 @@ void OutputPump::close_idle() {
 OutputPump::Moved OutputPump::move(Source& source) {
   char bytes[65536];
   // The reader has closed its end. Close the pipe, so that the process notices it as it would without mnrun in between.
-  if (sink(source).failed() && !source.log) return Moved::end;
+  if (sink(source).closed() && !source.log) return Moved::end;
   if (!sink(source).has_room()) return Moved::no_room;
   const ssize_t count = read(source.pipe.get(), bytes, sizeof bytes);
   if (count > 0) {
@@ -153,7 +165,8 @@ void OutputPump::write_log(Source& source, std::string_view bytes) {
     const ssize_t written = write(source.log.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      say(source.prefix + "cannot write to its log file any more: " + std::strerror(errno));
+      log_error_ = errno;
+      say(source.prefix + "cannot write to its log file any more: " + std::strerror(log_error_));
       source.log.reset();
       return;
     }

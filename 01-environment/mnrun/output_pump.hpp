@@ -26,7 +26,8 @@ class Sink {
   void put(std::string_view bytes);
   bool has_room() const;  // `wake` becomes readable when there is room again
   bool empty() const;
-  bool failed() const;  // the reader has closed its end
+  bool closed() const;  // the reader has closed its end
+  int error() const;    // errno of the first failure that was another; the bytes were lost, later ones are tried
 
  private:
   void write_all();
@@ -36,7 +37,8 @@ class Sink {
   std::condition_variable filled_;
   std::string waiting_;
   std::size_t in_flight_ = 0;
-  bool ending_ = false, failed_ = false;
+  bool ending_ = false, closed_ = false;
+  int error_ = 0;
   std::thread thread_;
 };
 
@@ -56,6 +58,7 @@ class OutputPump {
   void serve();                                           // moves the output that is there, without waiting
   bool closed() const { return sources_.empty(); }        // all processes have closed their ends
   void close_idle();                                      // closes the pipes that are empty
+  int error() const;                                      // errno: something of the output is lost; 0: nothing
   bool drained() const { return sinks_[0].empty() && sinks_[1].empty(); }
 
  private:
@@ -76,6 +79,7 @@ class OutputPump {
   Descriptor wake_;
   Sink sinks_[2];
   std::vector<Source> sources_;
+  int log_error_ = 0;
 };
 
 }  // namespace mnrun

@@ -145,11 +145,13 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
   return result;
 }
 
-ProcessGroup::ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common)
+ProcessGroup::ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common,
+                           const Guard& guard)
     : options_(options),
       round_(round),
       places_(places(round.first)),
       common_(std::move(common)),
+      guard_(guard),
       interactive_(places_.size() == 1 && isatty(0)) {}
 
 void ProcessGroup::start(OutputPump& pump) {
@@ -184,6 +186,7 @@ void ProcessGroup::start(OutputPump& pump) {
       if (kept[stream]) command.descriptors[static_cast<std::size_t>(stream)] = kept[stream].get();
     }
     children_.emplace_back(command);
+    if (command.own_group) guard_.watch(children_.back().pid());
   }
 }
 

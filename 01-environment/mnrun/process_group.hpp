@@ -1,6 +1,7 @@
 // process_group.hpp: the ranks of the processes, and the processes of this node.
 #pragma once
 
+#include <mnrun/guard.hpp>
 #include <mnrun/options.hpp>
 #include <mnrun/output_pump.hpp>
 
@@ -65,7 +66,9 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
 class ProcessGroup {
  public:
   // Does not start the processes yet. `common`: what is the same for all of them.
-  ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common);
+  ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common, const Guard& guard);
+  ~ProcessGroup() { guard_.forget_all(); }
+  ProcessGroup(const ProcessGroup&) = delete;
 
   void start(OutputPump& pump);  // throws StartError, std::system_error
 
@@ -85,6 +88,7 @@ class ProcessGroup {
   const Round& round_;
   std::vector<Place> places_;
   const multinode::ChildCommand common_;
+  const Guard& guard_;
   bool interactive_;
   std::vector<multinode::ChildProcess> children_;
 };

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 
 namespace mnrun {
 
@@ -37,13 +38,13 @@ bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || 
 class Run {
  public:
   Run(const Options& options, const Round& round, const multinode::ChildCommand& common, Agents& agents,
-      OutputPump& pump, Signals& signals)
+      const Guard& guard, OutputPump& pump, Signals& signals)
       : options_(options),
         round_(round),
         agents_(agents),
         pump_(pump),
         signals_(signals),
-        group_(options, round, common) {}
+        group_(options, round, common, guard) {}
 
   Verdict to_the_end() {
     try {
@@ -62,7 +63,8 @@ class Run {
       }
       // A grandchild that left the process group may keep a pipe open forever.
       if (close_in_ && close_in_->passed()) pump_.close_idle();
-      if (close_in_ && verdict_ && pump_.closed()) return *verdict_;
+      // A signal to mnrun may have come after a failure whose verdict is a restart.
+      if (close_in_ && verdict_ && pump_.closed()) return verdict_->again && signalled_ ? *signalled_ : *verdict_;
       if (close_in_ && verdict_ && hurried_ && close_in_->passed()) _exit(*hurried_);  // the reader has stopped
       wait();
     }
@@ -145,14 +147,12 @@ class Run {
       hurried_ = 128 + number;
       return;
     }
-    signalled_ = true;
+    signalled_ = {128 + number, fmt::format("{} received signal {} ({})", self(), number, signal_name(number)), false,
+                  options_.shutdown_timeout};
     group_.signal(number);
     group_.signal(SIGCONT);
-    if (stopping_) return;
-    stopping_ = true;
-    kill_in_.emplace(options_.shutdown_timeout);
-    agents_.propose({128 + number, fmt::format("{} received signal {} ({})", self(), number, signal_name(number)),
-                     false, options_.shutdown_timeout});
+    agents_.end(*signalled_);
+    if (!std::exchange(stopping_, true)) kill_in_.emplace(options_.shutdown_timeout);
   }
 
   const Options& options_;
@@ -163,7 +163,8 @@ class Run {
   ProcessGroup group_;
   std::vector<pollfd> entries_;
   std::optional<Verdict> verdict_;
-  bool stopping_ = false, signalled_ = false;
+  std::optional<Verdict> signalled_;  // a signal ends mnrun
+  bool stopping_ = false;
   std::optional<int> hurried_;                   // a second signal came: the exit status if the reader has stopped
   std::optional<multinode::Deadline> kill_in_;   // SIGKILL
   std::optional<multinode::Deadline> close_in_;  // set when all processes have ended
@@ -250,13 +251,17 @@ int supervise(Options options) {
   setrlimit(RLIMIT_NOFILE, &descriptors);
   ::signal(SIGCHLD, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
+  const Guard guard;
   Signals signals(handled_signals());
   common.mask = signals.before();
   OutputPump pump(1, 2);
   const auto end = [&](const Verdict& verdict) {
     if (verdict.status) pump.say(verdict.text);
     drain(pump, signals, verdict.status);
-    return verdict.status;
+    const int error = pump.error();
+    if (verdict.status || !error) return verdict.status;
+    pump.say(std::string("some of the output could not be written: ") + std::strerror(error));
+    return int{multinode::exit_wrong};
   };
   if (agent.error_status && options.nodes == 1) return end({agent.error_status, agent.error});
 
@@ -264,7 +269,12 @@ int supervise(Options options) {
   Agents agents(options, agent, [&](const std::string& line) { pump.say(line); });
   for (int restart = 0;; ++restart) {
     signals.unblock();
-    const Round round = agents.meet(restart);
+    Round round;
+    try {
+      round = agents.meet(restart);
+    } catch (const Ended& ended) {
+      round.error_status = ended.verdict.status, round.error = ended.verdict.text;
+    }
     signals.block();
     if (round.error_status) {
       agents.leave();
@@ -272,7 +282,7 @@ int supervise(Options options) {
     }
     if (restart == 0 && options.default_log_dir)
       pump.say("log files are in " + options.log_dir + "/" + round.master.run_id);
-    const Verdict verdict = Run(options, round, common, agents, pump, signals).to_the_end();
+    const Verdict verdict = Run(options, round, common, agents, guard, pump, signals).to_the_end();
     if (!verdict.again) {
       agents.leave();
       return end(verdict);

@@ -151,12 +151,12 @@ TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
 }
 
 TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
-  Process mnrun(on_one_node(2, "echo ready $$; exec sleep 60"));
+  Process mnrun(on_one_node(2, "sleep 600 & echo ready $$ $!; wait"));
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1"}) {
-    const auto match = mnrun.wait_for("\\[rank " + rank + "\\] ready (\\d+)");
+    const auto match = mnrun.wait_for("\\[rank " + rank + "\\] ready (\\d+) (\\d+)");
     ASSERT_TRUE(match);
-    pids.push_back(std::stoi((*match)[1]));
+    for (const int i : {1, 2}) pids.push_back(std::stoi((*match)[i]));
   }
   mnrun.signal(SIGKILL);
   for (const pid_t pid : pids) EXPECT_TRUE(ends(pid));
@@ -197,6 +197,20 @@ TEST(Mnrun, ASecondSignalDoesNotWait) {
   const Result r = mnrun.wait();
   EXPECT_EQ(r.status, 130);
   EXPECT_LT(r.seconds.count(), 25) << "it waited for --shutdown-timeout";
+}
+
+// Its processes take their time to end: a restart after a failure is due meanwhile.
+constexpr auto lingers = "trap 'echo ends' TERM; echo ready; while :; do sleep 60 & wait $!; done";
+
+TEST(Mnrun, ASignalBeforeARestartEndsIt) {
+  Process mnrun(on_one_node(2, lingers, {"--max-restarts", "3"}));
+  expect_each(mnrun, "ready");
+  kill(process_of(mnrun, "1"), SIGKILL);
+  ASSERT_TRUE(mnrun.wait_for("rank 0\\] ends"));
+  mnrun.signal(SIGTERM);
+  const Result r = mnrun.wait();
+  EXPECT_EQ(r.status, 143);
+  EXPECT_SAYS(r.err, "received signal 15 (SIGTERM)");
 }
 
 TEST(Mnrun, StartErrorsAreOneLine) {
@@ -372,6 +386,14 @@ TEST(Mnrun, AClosedReaderEndsTheProcesses) {
   EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
   EXPECT_EQ(r.status, 128 + SIGPIPE);
   EXPECT_SAYS(r.err, "(SIGPIPE)");
+}
+
+TEST(Mnrun, AFullDiskUnderTheOutputIsAFailureOfTheRun) {
+  const Result r =
+      run({"sh", "-c",
+           "'" PATH_mnrun "' --standalone --nproc-per-node 2 sh -c 'echo lost; sleep 1; echo $RANK' >/dev/full"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err, "mnrun: some of the output could not be written: No space left on device\n");
 }
 
 TEST(Mnrun, LogsAsTorchrunPlacesThem) {
@@ -669,6 +691,34 @@ TEST(MnrunTwoNodes, ReportsAKilledAgentAlsoAfterARestart) {
       EXPECT_SAYS(r.err, "the mnrun of node " + std::to_string(victim) + " (host ");
       EXPECT_SAYS(r.err, " is gone: lost the connection to it");
     }
+}
+
+// A rank's failure is noticed before that of the agent, which hangs: the other waits for it to restart when it dies.
+TEST(MnrunTwoNodes, ReportsAnAgentThatIsLostInARestart) {
+  for (const int victim : {0, 1}) {
+    TwoNodes run("echo ready; exec sleep 60", {"--max-restarts", "2"});
+    ASSERT_TRUE(run.are_ready());
+    const pid_t rank = process_of(*run.node[1 - victim], victim == 0 ? "2" : "0");
+    run.node[victim]->signal(SIGSTOP);
+    kill(rank, SIGKILL);
+    if (victim == 1) {
+      ASSERT_TRUE(run.node[0]->wait_for("start 1 of 2 more"));
+    }
+    run.node[victim]->signal(SIGKILL);
+    const Result r = run.node[1 - victim]->wait();
+    EXPECT_EQ(r.status, 1);
+    EXPECT_SAYS(r.err, "the mnrun of node " + std::to_string(victim) + " (host ");
+    EXPECT_LT(r.seconds.count(), 60);
+  }
+}
+
+TEST(MnrunTwoNodes, ASignalToOneBeforeARestartEndsBoth) {
+  TwoNodes run(lingers, {"--max-restarts", "3"});
+  ASSERT_TRUE(run.are_ready());
+  kill(process_of(*run.node[0], "1"), SIGKILL);
+  ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ends"));
+  run.node[1]->signal(SIGTERM);
+  for (const Result& r : run.end_with(143)) EXPECT_SAYS(r.err, "node 1 (host ");
 }
 
 TEST(MnrunTwoNodes, RestartTogether) {
