@@ -1,5 +1,7 @@
 #include <mnrun/process_group.hpp>
 
+#include <multinode/process/process_tree.hpp>
+
 #include <fmt/core.h>
 
 #include <fcntl.h>
@@ -9,9 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,16 +23,8 @@ namespace {
 // The process is ending: its connections are closed already, but waitpid() does not report it yet.
 bool ending_now(const multinode::ChildProcess& child) {
   if (child.ending()) return false;
-  std::ifstream file("/proc/" + std::to_string(child.pid()) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  // "pid (name) state ppid pgrp session tty tpgid flags ...": see proc(5). The name may hold anything.
-  std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
-  std::string skipped;
-  for (int i = 0; i < 6; ++i) rest >> skipped;
-  unsigned flags = 0;
   constexpr unsigned exiting = 4;  // PF_EXITING
-  return rest >> flags && (flags & exiting);
+  return multinode::process_state(child.pid()).flags & exiting;
 }
 
 // Opens the log file `top`/folders.../`name`, and makes the folders below `top`. Another user may have write access to

@@ -160,6 +160,16 @@ TEST(WorldUnderTorchrunInsideMpirun, EachAgentIsARankOfMpirun) {
 }
 #endif
 
+#ifdef MULTINODE_HAVE_MPI
+TEST(World, ARankThatIsStoppedBeforeMpiIsNamed) {
+  const Result result = run(under_mpirun(3, {"sh", "-c",
+                                             "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} != 1 ] || kill -STOP $$; exec " +
+                                                 std::string(program) + " --timeout 3"}));
+  EXPECT_NE(result.status, 0);
+  EXPECT_SAYS(result.all(), "MPI did not connect the ranks within 3 s: a signal has stopped rank 1 (pid ");
+}
+#endif
+
 TEST(World, MeetsThroughTheSameFileRepeatedly) {
   const TemporaryFolder folder;
   const std::string path = folder / "store";

@@ -1,3 +1,4 @@
+#include <multinode/process/process_tree.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <stdexcept>
 
 extern char** environ;  // NOLINT
@@ -106,29 +106,15 @@ Result Process::wait(std::chrono::milliseconds timeout) {
   return result;
 }
 
-namespace {
-
-struct Stat {
-  char state = '?';
-  pid_t parent = 0;
-};
-Stat stat_of(const std::string& pid) {
-  const std::string text = text_of("/proc/" + pid + "/stat");
-  Stat stat;
-  std::istringstream(text.substr(text.rfind(')') + 1)) >> stat.state >> stat.parent;  // the name can contain anything
-  return stat;
-}
-
-}  // namespace
-
 pid_t Process::find(const std::string& variable, const std::string& value) const {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const std::string zero(1, '\0'), text = zero + text_of("/proc/" + name + "/environ");
     if (text.find(zero + variable + "=" + value + zero) == std::string::npos) continue;
-    for (std::string up = name; !up.empty() && up != "0" && up != "1"; up = std::to_string(stat_of(up).parent))
-      if (std::stoi(up) == child_->pid()) return static_cast<pid_t>(std::stoi(name));
+    const pid_t pid = std::stoi(name);
+    for (pid_t up = pid; up > 1; up = process_state(up).parent)
+      if (up == child_->pid()) return pid;
   }
   return 0;
 }
@@ -145,7 +131,7 @@ bool soon(const std::function<bool()>& condition) {
   return true;
 }
 
-char state_of(pid_t pid) { return stat_of(std::to_string(pid)).state; }
+char state_of(pid_t pid) { return process_state(pid).state; }
 bool is_running(pid_t pid) { return state_of(pid) != '?' && state_of(pid) != 'Z'; }
 bool ends(pid_t pid) {
   return soon([pid] { return !is_running(pid); });

@@ -7,13 +7,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 
 namespace multinode {
+
+ProcessState process_state(pid_t pid) {
+  // "pid (name) state ppid pgrp session tty tpgid flags ...": see proc(5). The name may hold anything.
+  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat").value_or("");
+  std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  ProcessState process;
+  pid_t skipped = 0;
+  rest >> process.state >> process.parent >> skipped >> skipped >> skipped >> skipped >> process.flags;
+  return process;
+}
 
 void adopt_orphans() { check_errno(prctl(PR_SET_CHILD_SUBREAPER, 1), "prctl(PR_SET_CHILD_SUBREAPER)"); }
 
@@ -21,13 +33,8 @@ std::vector<pid_t> descendants() {
   std::multimap<pid_t, pid_t> children;
   for (const std::string& name : names_in("/proc")) {
     const auto pid = parse_decimal<pid_t>(name);
-    const auto stat = pid ? read_text("/proc/" + name + "/stat") : std::nullopt;  // "17 (name) S 1 ..."
-    if (!stat) continue;
-    const std::size_t name_ends = stat->rfind(") ");
-    if (name_ends == stat->npos || stat->compare(name_ends + 2, 2, "Z ") == 0) continue;
-    const std::size_t parent = name_ends + 4;
-    if (parent < stat->size())
-      children.emplace(number_of<pid_t>(stat->substr(parent, stat->find(' ', parent) - parent)).value_or(0), *pid);
+    const ProcessState process = pid ? process_state(*pid) : ProcessState();
+    if (process.state != '?' && process.state != 'Z') children.emplace(process.parent, *pid);
   }
   std::vector<pid_t> found{getpid()};
   for (std::size_t i = 0; i < found.size(); ++i) {

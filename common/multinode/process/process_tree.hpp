@@ -1,5 +1,5 @@
-// process_tree.hpp: all that this process started, in whatever session or process group it is by now.
-// SPDX-License-Identifier: Apache-2.0
+// process_tree.hpp: what /proc says of a process, and all that this one started, in whatever session or process group
+// it is by now. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +8,13 @@
 #include <vector>
 
 namespace multinode {
+
+struct ProcessState {
+  char state = '?';  // 'S' sleeping, 'T' stopped, 'Z' ended and not yet reaped ...; '?': there is no such process
+  pid_t parent = 0;
+  unsigned flags = 0;  // the kernel's PF_...
+};
+ProcessState process_state(pid_t pid);
 
 // A keeper is a small process between a program and its jobs: it calls adopt_orphans(), starts the job, and when the
 // job ends, or has to, it ends all that the job has started. Process groups and sessions do not do it, because a

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
+#include <multinode/process/process_tree.hpp>
 #include <multinode/store/rendezvous_file.hpp>
 #include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
@@ -22,6 +24,7 @@
 #include <climits>
 #include <condition_variable>
 #include <csignal>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -56,17 +59,43 @@ std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Laun
   return {std::move(server), StorePlace{{address, port}, token}};
 }
 
-// Ends the process unless the result is destroyed before `limit`: MPI_Init may not return, and there is no store yet
-// that knows which rank is late.
-std::jthread mpi_deadline(std::chrono::milliseconds limit, const std::string& who) {
-  return std::jthread([limit, who](const std::stop_token& stop) {
+// The ranks of this run that are on this host and that a signal has stopped: "rank 1 (pid 12)", with commas.
+std::string stopped_ranks(const Launch& launch) {
+  std::vector<std::string> stopped;
+  for (const std::string& name : names_in("/proc")) try {
+      const auto pid = parse_decimal<pid_t>(name);
+      if (!pid || process_state(*pid).state != 'T') continue;
+      Environment variables;
+      std::ifstream file("/proc/" + name + "/environ");
+      for (std::string line; std::getline(file, line, '\0');)
+        if (const std::size_t equals = line.find('='); equals != line.npos)
+          variables.emplace(line.substr(0, equals), line.substr(equals + 1));
+      const Launch other = read_launch(variables);
+      if (other.world_size.value > 1 && generation(other) == generation(launch))
+        stopped.push_back("rank " + std::to_string(other.rank.value) + " (pid " + name + ")");
+    } catch (const UsageError&) {
+    }
+  return join(stopped, ", ");
+}
+
+// Ends the process unless the result is destroyed before `limit` and, for MPI takes seconds to start on a busy machine,
+// 15 s more: MPI_Init may not return, and there is no store yet that knows which rank is late.
+std::jthread mpi_deadline(std::chrono::milliseconds limit, const std::string& who, const Launch& launch) {
+  return std::jthread([limit, who, launch](const std::stop_token& stop) {
     std::mutex mutex;
     std::unique_lock lock(mutex);
     std::condition_variable_any wake;
-    for (Deadline deadline(limit); !deadline.passed();)
-      if (wake.wait_for(lock, stop, deadline.left(), [&] { return stop.stop_requested(); })) return;
-    std::cerr << who + " (host " + host_name() + "): MPI did not connect the ranks within " + to_text(limit) +
-                     ": check the firewall and the network interface (btl_tcp_if_include)\n"
+    std::string stopped;
+    for (const auto wait : {limit, milliseconds(15s)}) {
+      for (Deadline deadline(wait); !deadline.passed();)
+        if (wake.wait_for(lock, stop, deadline.left(), [&] { return stop.stop_requested(); })) return;
+      if (!(stopped = stopped_ranks(launch)).empty()) break;
+    }
+    const std::string did_not = who + " (host " + host_name() + "): MPI did not connect the ranks within ";
+    std::cerr << (stopped.empty() ? did_not + to_text(limit + 15s) +
+                                        ": is a rank of another host stopped? Else check the firewall and the network "
+                                        "interface (btl_tcp_if_include)\n"
+                                  : did_not + to_text(limit) + ": a signal has stopped " + stopped + "\n")
               << std::flush;
     _exit(exit_wrong);
   });
@@ -193,9 +222,8 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   } else if (launch.world_size.value == 1) {
     std::tie(server, place) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
-    // Longer than other waits: MPI takes seconds to start on a busy machine.
     const std::jthread deadline =
-        mpi_deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
+        mpi_deadline(options.timeout, program + ": rank " + std::to_string(launch.rank.value), launch);
     if (first) std::tie(server, place) = serve_anywhere(launch);
     place = parse_store_place(libraries().broadcast_over_mpi(launch, with_token(place)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
