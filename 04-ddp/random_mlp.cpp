@@ -234,7 +234,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   Model model(options.architecture(), options.batch_size);
   typename Model::Sgd optimizer(model.parameters());
   // Nothing is shared: it shows how the library's communication overlaps.
-  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), true);
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer());
   start_training(world, communicator, model, seed);
   Breakdown breakdown;
   const auto observe = [&](const StepTimes& step) { breakdown.add(step); };

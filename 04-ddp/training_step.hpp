@@ -43,18 +43,15 @@ int with_perceptron(const multinode::Communicator& communicator, Train&& train) 
 #endif
 }
 
-// Makes the reducer of the model's gradients, and has the model compute them where it wants them: in memory of the
-// communicator on the CPU, so that ranks of one host can share it, or, with `send`, of the model's, so that they do
-// not. Collective, called by all ranks.
+// Makes the reducer of the model's gradients. Collective, called by all ranks.
 template <class Model, class T = typename Model::value_type>
 ddp::Reducer<T> make_reducer(multinode::World& world, multinode::Communicator& communicator, Model& model,
-                             const ddp::ReducerOptions& options = {}, bool send = false) {
+                             const ddp::ReducerOptions& options = {}) {
   model.device().attach(world, communicator);
   if constexpr (on_gpu<Model>) {
     return {communicator, model.parameters(), model.gradient_storage(), options,
             [&model](std::span<T> elements, T factor) { scale(model.device(), elements, factor); }};
   } else {
-    if (!send && communicator.size() > 1) model.set_gradients(communicator.allocate<T>(model.storage_size()));
     return {communicator, model.parameters(), model.gradient_storage(), options};
   }
 }

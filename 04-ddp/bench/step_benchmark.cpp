@@ -38,8 +38,7 @@ struct Options {
         ("steps", po::value(&steps)->default_value(steps), "that are measured")                                       //
         ("warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")                                 //
         ("bucket-bytes", po::value(&bucket_bytes)->value_name("BYTES"),
-         "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's; no buckets where the "
-         "ranks share memory)")                                                                            //
+         "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's)")        //
         ("no-overlap", po::bool_switch(&no_overlap), "buckets, reduced when the backward pass has ended")  //
         ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains its own model");
     return {"step_benchmark", known, common, [this] {

@@ -33,10 +33,8 @@ namespace {
 
 AllReduce all_reduce_of(multinode::Communicator& communicator, const AllReduceHook& wrap) {
   if (communicator.size() == 1) return {};
-  const bool divide = !wrap && communicator.backend() != multinode::Backend::nccl;
-  const AllReduce plain = [&communicator, divide](multinode::Block block, std::size_t divisor, const char* name) {
-    return communicator.start_all_reduce(block, multinode::Reduction::sum, name,
-                                         divide ? 1 / static_cast<double>(divisor) : 1);
+  const AllReduce plain = [&communicator](multinode::Block block, std::size_t, const char* name) {
+    return communicator.start_all_reduce(block, multinode::Reduction::sum, name);
   };
   return wrap ? wrap(plain) : plain;
 }
@@ -78,9 +76,7 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters
 template <class T>
 Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
                     const ReducerOptions& options, ScaleOnDevice<T> scale)
-    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(scale)) {
-  divided_ = all_reduce_ && !options.wrap && !scale_;
-}
+    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(scale)) {}
 
 template <class T>
 Reducer<T>::~Reducer() {
@@ -134,7 +130,7 @@ void Reducer<T>::start_complete_buckets() {
 template <class T>
 void Reducer<T>::finish(std::size_t b) {
   started_[b].wait();
-  if (divisor_ == 1 || divided_) return;
+  if (divisor_ == 1) return;
   const T factor = T(1) / static_cast<T>(divisor_);
   if (scale_) return scale_(bucket(b), factor);
   for (T& element : bucket(b)) element *= factor;
@@ -159,10 +155,8 @@ std::string Reducer<T>::summary(const multinode::Communicator& communicator) con
   };
   const auto backend = communicator.backend();
   std::string text = several(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}), "parameter");
-  const bool shared = communicator.shared(std::span(storage_));
-  if (communicator.size() > 1 && !shared) text += " in " + several(plan_.buckets.size(), "bucket");
+  if (communicator.size() > 1) text += " in " + several(plan_.buckets.size(), "bucket");
   text += "; " + several(static_cast<std::size_t>(communicator.size()), "rank") + ", " + std::string(name_of(backend));
-  if (shared) text += " (gradients in shared memory: none are sent)";
   return text + (backend == multinode::Backend::nccl ? ", on GPUs" : ", on the CPU");
 }
 

@@ -75,8 +75,7 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   const BucketPlan& plan() const { return plan_; }
-  // What trains, where, and how gradients travel: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU", or
-  // "669706 parameters; 4 ranks, gloo (gradients in shared memory: none are sent), on the CPU".
+  // What trains, where, and how gradients travel: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".
   std::string summary(const multinode::Communicator& communicator) const;
   std::span<T> gradient(std::size_t parameter) const;
 
@@ -112,7 +111,6 @@ class Reducer {
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
   bool adds_ = false;
-  bool divided_ = false;                  // all_reduce_ divides
   std::vector<bool> ready_;               // of each parameter: in this pass
   std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
   std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1

@@ -49,18 +49,15 @@ class PerceptronOn {
   // Memory of the device.
   std::vector<ddp::NamedBlock> parameters() { return flat_.blocks(parameters_.span()); }
   std::span<T> parameter(std::size_t i) { return flat_.part(parameters_.span(), i); }
-  std::span<T> gradient(std::size_t i) const { return flat_.part(gradients_, i); }
+  std::span<T> gradient(std::size_t i) { return flat_.part(gradients_.span(), i); }
   // One behind the other, on the host.
   std::vector<T> copy_parameters() { return copy(parameters_.span()); }
-  std::vector<T> copy_gradients() { return copy(gradients_); }
+  std::vector<T> copy_gradients() { return copy(gradients_.span()); }
 
   void initialize(std::uint64_t seed);  // see initial_values()
 
-  // Where backward() puts the gradients, in Flat's order: storage_size() elements that set_gradients() names and that
-  // outlive the model, or else the model's own, which the first call of gradient_storage() makes.
-  std::size_t storage_size() const { return flat_.size(); }
-  std::span<T> gradient_storage();
-  void set_gradients(std::span<T> storage);
+  // Where backward() puts the gradients, in Flat's order.
+  std::span<T> gradient_storage() { return gradients_.span(); }
 
   // A step is load(), and then the others. The batch stays as it is until backward() has returned (on a GPU: until
   // load() has). Throws as require_fit().
@@ -94,8 +91,7 @@ class PerceptronOn {
   D device_;
   Flat<T> flat_;
   Buffer<T> parameters_;
-  std::unique_ptr<Buffer<T>> own_gradients_;
-  std::span<T> gradients_;
+  Buffer<T> gradients_;
   Buffer<T> ones_;     // capacity
   Buffers<T> units_;   // of layers 1, 2 ..., as their sums: capacity x size
   Buffers<T> errors_;  // derivative of the loss by these sums
@@ -117,6 +113,7 @@ PerceptronOn<T, D>::PerceptronOn(Architecture architecture, std::size_t capacity
       capacity_(capacity),
       flat_(parameters_of<T>(architecture_)),
       parameters_(flat_.size()),
+      gradients_(flat_.size()),
       ones_(capacity),
       losses_(capacity),
       rights_(capacity),
@@ -146,21 +143,6 @@ void PerceptronOn<T, D>::initialize(std::uint64_t seed) {
     device_.copy(std::span<const T>(values), parameter(i).data());
     device_.wait();
   }
-}
-
-template <class T, class D>
-std::span<T> PerceptronOn<T, D>::gradient_storage() {
-  if (gradients_.empty()) {
-    own_gradients_ = std::make_unique<Buffer<T>>(flat_.size());
-    gradients_ = own_gradients_->span();
-  }
-  return gradients_;
-}
-
-template <class T, class D>
-void PerceptronOn<T, D>::set_gradients(std::span<T> storage) {
-  if (storage.size() != flat_.size()) throw std::logic_error("Perceptron: storage of another size for the gradients");
-  gradients_ = storage;
 }
 
 template <class T, class D>

@@ -71,7 +71,6 @@ struct Training {
   std::size_t passes = 1;                // that a step consists of
   bool rank_marks_in_its_order = false;  // not from the last parameter to the first
   ddp::ReducerOptions buckets = small_buckets;
-  bool shared = false;  // gradients in memory that the ranks share, if they can
 };
 
 const Training trainings[] = {
@@ -82,7 +81,6 @@ const Training trainings[] = {
      .passes = 3,
      .rank_marks_in_its_order = true},
     {.name = "Adam, cross-entropy", .loss = model::Loss::cross_entropy, .adam = true},
-    {.name = "Adam, cross-entropy, shared memory", .loss = model::Loss::cross_entropy, .adam = true, .shared = true},
     {.name = "Adam, binary cross-entropy, 3 passes, any order",
      .loss = model::Loss::binary_cross_entropy,
      .adam = true,
@@ -151,11 +149,7 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
       const bool left_out = fault == Fault::unreduced_bucket && step == planted_step && bucket++ == 0;
       return left_out ? multinode::Work() : communicator->start_all_reduce(block, multinode::Reduction::sum, name);
     };
-  const auto make = [&]() -> ddp::Reducer<double> {
-    if (training.shared && communicator) return make_reducer(world, *communicator, model, training.buckets);
-    return {std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets};
-  };
-  ddp::Reducer<double> reducer = make();
+  ddp::Reducer<double> reducer(std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets);
   model.initialize(seed);
   if (communicator) ddp::broadcast_parameters(world, *communicator, model.parameters());
   for (std::size_t i = 0; i < model.parameters().size(); ++i)
@@ -276,7 +270,7 @@ bool compare(const Training& training, multinode::World& world, multinode::Commu
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   double least = std::numeric_limits<double>::infinity();  // of what the faults do
   for (const Fault planted : {Fault::missing_average, Fault::dropped_sample, Fault::unreduced_bucket})
-    if ((world.size() > 1 && !training.shared) || planted != Fault::unreduced_bucket)
+    if (world.size() > 1 || planted != Fault::unreduced_bucket)
       least = std::min(least, off(train(training, seed, world, &communicator, planted)));
   if (world.rank() == 0)
     std::printf("%s, %d ranks: %s: difference/bound %.2g, with faults %.2g; ranks %s, %s\n",

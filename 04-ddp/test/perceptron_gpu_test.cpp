@@ -47,7 +47,6 @@ class Measure {
   Measure(const model::Architecture& architecture, double off)
       : perceptron(architecture, 64), sgd(perceptron.parameters(), 0.9), adam(perceptron.parameters()), off_(off) {
     perceptron.initialize(4);
-    perceptron.gradient_storage();
     for (std::size_t i = 0; i < perceptron.parameters().size(); ++i) distort(perceptron.parameter(i), i);
   }
   model::Totals pass(data::Batch<double> batch, const model::Dropout& dropout, bool add = false, double rate = 0) {
@@ -99,7 +98,6 @@ TYPED_TEST(OnGpu, LossesAndGradientsAreThePerceptrons) {
       const model::Architecture architecture{sizes, loss, hidden_relu, output_relu};
       const model::Dropout dropout{hidden_relu ? 0.25 : 0, 7, 3};
       TypeParam model(architecture, 64);
-      model.gradient_storage();
       model.initialize(4);
       Measure right(architecture, 0), off(architecture, this->p);
       double loss_right = 0, loss_off = 0;
@@ -139,7 +137,6 @@ template <class Test, class Model, class Optimizer, class OptimizerOf>
 void expect_trains_as_the_perceptron(Model& model, Optimizer& optimizer, const model::Architecture& architecture,
                                      OptimizerOf optimizer_of) {
   using T = typename Model::value_type;
-  model.gradient_storage();
   model.initialize(4);
   Measure right(architecture, 0), off(architecture, Test::p);
   const std::vector<double> start = right.perceptron.copy_parameters();
@@ -189,7 +186,6 @@ TYPED_TEST(OnGpu, TrainsWithAdamAsThePerceptronDoes) {
   } else {
     TypeParam model({.sizes = sizes}, 64);
     typename TypeParam::Adam optimizer(model.parameters());
-    model.gradient_storage();
     model.initialize(4);
     double losses[2];
     for (std::uint32_t step = 0; step < 60; ++step) {
@@ -208,7 +204,6 @@ TYPED_TEST(OnGpu, TrainsWithAdamAsThePerceptronDoes) {
 TYPED_TEST(OnGpu, TheFirstStepWithoutALossIsKept) {
   using T = typename TypeParam::value_type;
   TypeParam model({.sizes = sizes}, 64);
-  model.gradient_storage();
   model.initialize(4);
   for (std::uint32_t step = 0; step < 5; ++step) {
     data::Batch<T> batch = some_batch<T>(model::Loss::cross_entropy, 40);

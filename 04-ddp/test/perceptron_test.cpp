@@ -36,7 +36,6 @@ template <class T>
 struct Trained {
   Perceptron<T> perceptron;
   explicit Trained(model::Architecture architecture = {.sizes = small}) : perceptron(std::move(architecture), 20) {
-    perceptron.gradient_storage();
     perceptron.initialize(4);
   }
   model::Totals forward(const data::Batch<T>& batch, const model::Dropout& dropout) {

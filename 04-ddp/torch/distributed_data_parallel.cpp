@@ -64,8 +64,7 @@ DistributedDataParallel::DistributedDataParallel(multinode::World& world, multin
 
   const torch::Device device = parameters_.at(0).device();
   const auto elements = static_cast<std::int64_t>(total);
-  storage_ = on_gpu ? torch::zeros({elements}, device)
-                    : torch::from_blob(communicator.allocate<float>(total).data(), {elements});
+  storage_ = torch::zeros({elements}, device);
   const auto scale = [device](std::span<float> elements, float factor) {
     torch::from_blob(elements.data(), {static_cast<std::int64_t>(elements.size())},
                      torch::TensorOptions(torch::kFloat32).device(device))

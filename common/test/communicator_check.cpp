@@ -109,19 +109,15 @@ class Case {
 class Checker {
  public:
   Checker(World& world, Communicator& communicator, int corrupt)
-      : world_(world),
-        c_(communicator),
-        corrupt_(corrupt == world.rank()),
-        memory_(communicator.allocate<std::byte>(std::size_t{64} << 20)) {}
+      : world_(world), c_(communicator), corrupt_(corrupt == world.rank()) {}
 
   void everything() {
     for (const std::size_t count : {0, 1, 7, 1000, 65537}) {
       for (const DataType type : data_types) with_type(type, [&]<class T>(T) { of_type<T>(count); });
       run();
     }
-    for (const bool allocated : {false, true}) reduce<float>(std::size_t{4} << 20, Reduction::sum, allocated);
+    reduce<float>(std::size_t{4} << 20, Reduction::sum);
     run();
-    factors();
     same_bits<float>();
     same_bits<double>();
     same_bits<half>();
@@ -131,7 +127,7 @@ class Checker {
     c_.barrier();
   }
 
-  // The World's collectives, and memory for later operations, while the communicator's thread works.
+  // The World's collectives while the communicator's thread works.
   void beside_started_operations(int rounds) {
     std::vector<float> data(100);
     for (int round = 1; round <= rounds; ++round) {
@@ -139,7 +135,6 @@ class Checker {
       std::vector<Work> started;
       for (int i = 0; i < 200; ++i) started.push_back(c_.start_all_reduce(std::span(data), Reduction::max));
       for (int i = 0; i < 3; ++i) world_.barrier("a barrier of the World beside started operations");
-      if (round % 50 == 1) c_.allocate<float>(16);
       for (Work& one : started) one.wait();
       operations_ += started.size();
       check("all_reduce beside the World", std::span(data), [&](std::size_t) { return float(c_.size() - 1 + round); });
@@ -175,9 +170,8 @@ class Checker {
   template <class T>
   void of_type(std::size_t count) {
     for (const Reduction reduction : reductions) {
-      for (const bool allocated : {false, true}) reduce<T>(count, reduction, allocated);
-      for (const bool allocated : {false, true})
-        scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction, allocated && shared());
+      reduce<T>(count, reduction);
+      scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction);
     }
     copies<T>(count);
   }
@@ -195,8 +189,8 @@ class Checker {
   }
 
   template <class T>
-  void reduce(std::size_t count, Reduction reduction, bool allocated) {
-    const std::span<T> data = block<T>(count, allocated);
+  void reduce(std::size_t count, Reduction reduction) {
+    const std::span<T> data = block<T>(count);
     const std::size_t salt = next_salt();
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
     add(
@@ -205,44 +199,13 @@ class Checker {
         [=, this] { c_.all_reduce(data, reduction); }, [=, this] { return c_.start_all_reduce(data, reduction); });
   }
 
-  // Memory until the end of run(): of memory_ if `allocated`, else of this rank alone.
+  // Memory until the end of run().
   template <class T>
-  std::span<T> block(std::size_t count, bool allocated) {
-    if (allocated) return take<T>(count);
+  std::span<T> block(std::size_t count) {
     const auto memory = std::make_shared<std::vector<T>>(count);
     owned_.push_back(memory);
     return *memory;
   }
-
-  // Some of memory_, at the same place on all ranks.
-  template <class T>
-  std::span<T> take(std::size_t count) {
-    const std::size_t at = (taken_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
-    taken_ = at + count * sizeof(T);
-    return {reinterpret_cast<T*>(memory_.subspan(at, count * sizeof(T)).data()), count};
-  }
-
-  // The result is multiplied once, after the sum, wherever the block lies.
-  void factors() {
-    if (c_.backend() == Backend::nccl) return;
-    std::vector<float> unshared(5000);
-    for (const std::span<float> data : {std::span(unshared), take<float>(unshared.size())}) {
-      std::ranges::fill(data, static_cast<float>(c_.rank() + 1));
-      c_.start_all_reduce(data, Reduction::sum, nullptr, 1.0 / 3).wait();
-      const float right = static_cast<float>(c_.size() * (c_.size() + 1) / 2) * static_cast<float>(1.0 / 3);
-      check("all_reduce with a factor", data, [&](std::size_t) { return right; });
-      std::vector<float> apart(data.size() * ranks());
-      const std::span<float> whole = c_.shared(data) ? take<float>(apart.size()) : std::span(apart);
-      const std::span<float> output = c_.shared(data) ? own_part(whole) : std::span(unshared);
-      std::ranges::fill(whole, static_cast<float>(c_.rank() + 1));
-      c_.reduce_scatter(whole, output, Reduction::sum, nullptr, 1.0 / 3);
-      check("reduce_scatter with a factor", output, [&](std::size_t) { return right; });
-      operations_ += 2;
-    }
-    taken_ = 0;
-  }
-
-  bool shared() const { return c_.shared({memory_.data(), memory_.size(), DataType::uint8}); }
 
   template <class T>
   std::span<T> own_part(std::span<T> whole) const {
@@ -251,22 +214,14 @@ class Checker {
   }
 
   template <class T>
-  void scatter(std::size_t count, Reduction reduction, bool in_place) {
-    const std::span<T> in = block<T>(count * ranks(), in_place);
-    const std::span<T> out = in_place ? own_part(in) : block<T>(count, false);
+  void scatter(std::size_t count, Reduction reduction) {
+    const std::span<T> in = block<T>(count * ranks()), out = block<T>(count);
     const std::size_t salt = next_salt(), first = count * static_cast<std::size_t>(c_.rank());
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
     const auto input = [=](std::size_t i) { return values->input(i + salt); };
     const auto right = [=](std::size_t i) { return values->result(first + i + salt); };
     add("reduce_scatter " + std::string(name_of(reduction)), in, out, input, right,
         [=, this] { c_.reduce_scatter(in, out, reduction); });
-    if (!in_place) return;
-    operations_waiting_.back().check = [=, this, check_own = operations_waiting_.back().check] {
-      check_own();
-      check("reduce_scatter in place", in, [&](std::size_t i) {  // the other ranks' parts have not changed
-        return i >= first && i < first + count ? right(i - first) : input(i);
-      });
-    };
   }
 
   template <class T>
@@ -275,17 +230,16 @@ class Checker {
       return [=](std::size_t i) { return pattern<T>(rank, i + salt); };
     };
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
-      const std::span<T> data = block<T>(count, false);
+      const std::span<T> data = block<T>(count);
       const auto values = of(root, next_salt());
       add("broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
           [=, this] { c_.broadcast(data, root); });
     }
 
-    enum class In { apart, place, allocated };
-    for (const In how : {In::apart, In::place, In::allocated}) {
+    for (const bool in_place : {false, true}) {
       const std::size_t part = count > 1000 ? count / ranks() + 1 : count;
-      const std::span<T> out = block<T>(part * ranks(), how == In::allocated);
-      const std::span<T> in = how == In::apart ? block<T>(part, false) : own_part(out);
+      const std::span<T> out = block<T>(part * ranks());
+      const std::span<T> in = in_place ? own_part(out) : block<T>(part);
       const std::size_t salt = next_salt();
       add(
           "all_gather", in, out, of(c_.rank(), salt),
@@ -313,7 +267,6 @@ class Checker {
     operations_ += operations_waiting_.size();
     operations_waiting_.clear();
     owned_.clear();
-    taken_ = 0;
   }
 
   // All ranks get the same bits, also for sums that round, signed zeros and NaNs.
@@ -323,12 +276,11 @@ class Checker {
     std::normal_distribution<float> normal;
     for (const Reduction reduction : reductions)
       for (const std::size_t count : {1, 7, 1000, 5000, 20011}) {
-        const std::span<T> data = take<T>(count);
+        std::vector<T> data(count);
         for (T& x : data) x = static_cast<T>(normal(random));
         for (std::size_t i = 0; i < count; i += 5) data[i] = static_cast<T>(random() % 2 ? 0.0f : -0.0f);
         if (count > 10) data[random() % count] = static_cast<T>(NAN);
-        c_.all_reduce(data, reduction);
-        taken_ = 0;
+        c_.all_reduce(std::span(data), reduction);
         std::uint64_t hash = count;
         std::uint64_t bits = 0;
         for (const T x : data) {
@@ -391,8 +343,6 @@ class Checker {
   Communicator& c_;
   bool corrupt_;
   std::set<std::string> corrupted_;
-  std::span<std::byte> memory_;  // for all_reduce
-  std::size_t taken_ = 0;        // bytes of it
   std::vector<Operation> operations_waiting_;
   std::vector<std::shared_ptr<void>> owned_;  // their blocks
   std::size_t salt_ = 0;
@@ -412,7 +362,7 @@ void stop_in_finalize() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int corrupt = -1, leave = -1, freeze = -1, late = -1, lose = -1, beside = 0, signal = SIGKILL, shared = -1;
+  int corrupt = -1, leave = -1, freeze = -1, late = -1, beside = 0;
   std::size_t largest_count = 0;
   std::string until;
   CommonOptions common;
@@ -424,9 +374,6 @@ int main(int argc, char** argv) {
       "late", po::value(&late), "nccl: this rank sleeps while the others synchronise a CUDA stream")(
       "beside", po::value(&beside),
       "only use the World beside started operations, and then compute for this many seconds")(
-      "lose", po::value(&lose), "this rank gets --signal, while the others wait for it in memory that they share")(
-      "signal", po::value(&signal)->default_value(signal))(
-      "shared", po::value(&shared), "exit with 1 unless the ranks share memory (1), or do not (0)")(
       "until", po::value(&until), "only reduce, until this file exists")(
       "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
@@ -475,14 +422,6 @@ int main(int argc, char** argv) {
                  world.store().get("leave", world.timeout());
                  communicator->all_reduce(std::span(data));
                  world.barrier("the end that one rank never comes to");
-               }
-               if (lose >= 0 || shared >= 0) {
-                 const std::span<float> block = communicator->allocate<float>(std::size_t{8} << 20);
-                 if (shared >= 0 && communicator->shared(block) != (shared == 1))
-                   throw std::runtime_error("the ranks share memory, or they do not");
-                 communicator->all_reduce(block);
-                 if (lose == world.rank()) raise(signal);
-                 communicator->all_reduce(block);
                }
                Checker checker(world, *communicator, corrupt);
                if (beside > 0) {

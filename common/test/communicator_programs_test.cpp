@@ -38,16 +38,6 @@ TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
   EXPECT_SAYS(result.err, "all_reduce of one rank alone was in progress");
 }
 
-TEST_P(Ranks, OneThatIsLostInSharedMemoryIsNamed) {
-  for (const int signal : {SIGKILL, SIGSTOP}) {
-    testing::Process process(
-        ranks(GetParam(), 3, {"--timeout", "5", "--shared", "1", "--lose", "1", "--signal", std::to_string(signal)}));
-    EXPECT_TRUE(process.wait_for(signal == SIGKILL ? "rank 1 \\(.*\\) is gone"
-                                                   : "rank [02] \\(.*\\) waits in all_reduce .*; rank 1 \\(.*\\) is "
-                                                     "frozen"));
-  }
-}
-
 // Each thread announces its own operations. After all of them a rank computes for longer than the deadline.
 TEST_P(Ranks, TheWorldIsUsedBesideStartedOperations) {
   const testing::Result result = testing::run(ranks(GetParam(), 2, {"--timeout", "2", "--beside", "7"}));
@@ -59,13 +49,6 @@ TEST_P(Ranks, ASuspendedRunContinues) {
   const testing::TemporaryFolder folder;
   std::vector<std::string> command = ranks(GetParam(), 3, {"--timeout", "4", "--until", folder / "end"});
   command.insert(command.begin(), {SUSPEND, "12", "started", folder / "end"});
-  const testing::Result result = testing::run(command);
-  EXPECT_EQ(result.status, 0) << result.all();
-}
-
-TEST_P(Ranks, WithoutSharedMemoryTheyReduceAsWell) {
-  std::vector<std::string> command = ranks(GetParam(), 3, {"--shared", "0"});
-  command.insert(command.begin(), {"bash", "-c", "ulimit -f 30000; exec \"$@\"", "bash"});
   const testing::Result result = testing::run(command);
   EXPECT_EQ(result.status, 0) << result.all();
 }

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <multinode/base/check.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
-#include <multinode/communicator/shared_memory.hpp>
 #ifdef MULTINODE_HAVE_GLOO
 #include <multinode/communicator/gloo_store.hpp>
 #endif
@@ -142,43 +141,6 @@ void expect_conversions() {
 }
 TEST(Convert, Half) { expect_conversions<half>(); }
 TEST(Convert, Bfloat16) { expect_conversions<bfloat16>(); }
-
-// ThreadSanitizer sees no race between processes, and none between two mappings of one file. Threads over one mapping
-// show it every access.
-TEST(SharedMemory, RanksThatAreThreadsGetTheResults) {
-  struct alignas(4096) Page {
-    std::array<std::byte, 4096> bytes;
-  };
-  for (const int ranks : {2, 3}) {       // 3: they do not spin on two cores
-    constexpr std::size_t count = 5004;  // a multiple of 2 and 3
-    constexpr int calls = 100;
-    const std::size_t bytes = count * sizeof(float);
-    std::vector<Page> memory((SharedMemory::total(ranks, bytes) + sizeof(Page) - 1) / sizeof(Page));
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        SharedMemory shared(memory[0].bytes.data(), rank, ranks, bytes);
-        const std::span<float> data(reinterpret_cast<float*>(shared.own_block().data()), count);
-        for (int call = 0; call < calls; ++call) {
-          for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(rank * call) + static_cast<float>(i);
-          shared.all_reduce(Block(data), Reduction::sum, 1);
-          for (std::size_t i = 0; i < count; ++i)
-            ASSERT_EQ(data[i], static_cast<float>(ranks * (ranks - 1) / 2 * call) +
-                                   static_cast<float>(ranks) * static_cast<float>(i));
-          // As in a training step: what all ranks wrote is reduced in parts, changed, and gathered.
-          std::ranges::fill(data, static_cast<float>(call + rank));
-          const std::size_t part = count / static_cast<std::size_t>(ranks);
-          const std::span<float> part_of_rank = data.subspan(part * static_cast<std::size_t>(rank), part);
-          shared.reduce_scatter(Block(part_of_rank), Reduction::sum, 2);
-          for (float& element : part_of_rank) element += static_cast<float>(rank);
-          shared.all_gather(Block(data));
-          for (std::size_t i = 0; i < count; ++i)
-            ASSERT_EQ(data[i],
-                      static_cast<float>(2 * ranks * call + ranks * (ranks - 1)) + static_cast<float>(i / part));
-        }
-      });
-  }
-}
 
 TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);

@@ -77,30 +77,16 @@ class Communicator {
   // rank.
   virtual void all_reduce(const Block& block, Reduction reduction = Reduction::sum) = 0;
   // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
-  // overlap, but `out` may be that block of `in` if the ranks share the memory of `in`. `name` and `factor`: see
-  // start_all_reduce.
-  virtual void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum,
-                              const char* name = nullptr, double factor = 1) = 0;
+  // overlap.
+  virtual void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum) = 0;
   // out: size() blocks of in.count elements, in order of rank. `in` may be this rank's own block of `out`.
   virtual void all_gather(ConstBlock in, Block out) = 0;
   virtual void barrier() = 0;
 
   // Started operations are carried out in the order of the calls; a blocking one waits for those before it. If one
   // fails, it and all later ones throw the same error. `name`, if given, names the operation for the watchdog. It must
-  // outlive the World. mpi and gloo multiply the result by `factor`, which is for floating-point types.
-  virtual Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr,
-                                double factor = 1) = 0;
-
-  // Collective. `count` zeros of T in host memory, as long as the communicator lives. If all ranks are on one host, mpi
-  // and gloo work on a block of it where it lies, without sending: all_reduce, and reduce_scatter and all_gather where
-  // the smaller block is this rank's part of the larger one. Take it for blocks that are reduced often. All ranks must
-  // then pass blocks at the same place in it.
-  template <class T>
-  std::span<T> allocate(std::size_t count) {
-    return {reinterpret_cast<T*>(allocate_bytes(count * sizeof(T))), count};
-  }
-  // Whether the ranks share the memory of `block`.
-  virtual bool shared(const ConstBlock& block) const = 0;
+  // outlive the World.
+  virtual Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr) = 0;
 
   // Returns when all operations so far are complete on this rank. nccl: waits on the host for the communicator's stream
   // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
@@ -115,8 +101,6 @@ class Communicator {
 
  protected:
   explicit Communicator(World& world);
-
-  virtual std::byte* allocate_bytes(std::size_t bytes) = 0;
 
   // They throw what the operations throw.
   void require_root(int root) const;

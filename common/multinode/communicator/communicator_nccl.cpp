@@ -2,7 +2,6 @@
 #include <multinode/base/deadline.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/nccl_handle.hpp>
-#include <multinode/communicator/shared_memory.hpp>
 #include <multinode/net/address.hpp>
 
 #include <array>
@@ -28,7 +27,6 @@ class NcclCommunicator : public Communicator {
   Backend backend() const override { return Backend::nccl; }
   void set_stream(cudaStream_t stream) override { callers_ = stream; }
   void synchronize() override;
-  bool shared(const ConstBlock& /*block*/) const override { return false; }
 
   void broadcast(Block block, int root) override {
     require_root(root);
@@ -38,20 +36,18 @@ class NcclCommunicator : public Communicator {
     enqueue("broadcast", [&] { comm_->use(call); }).wait();
   }
   void all_reduce(const Block& block, Reduction reduction) override {
-    start_all_reduce(block, reduction, nullptr, 1).wait();
+    start_all_reduce(block, reduction, nullptr).wait();
   }
-  Work start_all_reduce(Block block, Reduction reduction, const char* name, double factor) override {
-    refuse(factor, "all_reduce");
+  Work start_all_reduce(Block block, Reduction reduction, const char* name) override {
     return enqueue(name ? name : "all_reduce", [&] { all_reduce_on_stream(block, reduction); });
   }
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) override {
-    refuse(factor, "reduce_scatter");
+  void reduce_scatter(ConstBlock in, Block out, Reduction reduction) override {
     require_parts("reduce_scatter", out, in);
     const auto call = [&](ncclComm_t comm) {
       return ncclReduceScatter(in.data, out.data, out.count, nccl_type(in.type), nccl_operation(reduction), comm,
                                stream_.get());
     };
-    enqueue(name ? name : "reduce_scatter", [&] { comm_->use(call); }).wait();
+    enqueue("reduce_scatter", [&] { comm_->use(call); }).wait();
   }
   void all_gather(ConstBlock in, Block out) override {
     require_parts("all_gather", in, out);
@@ -102,9 +98,6 @@ class NcclCommunicator : public Communicator {
     watch_last();
     return Work(std::make_unique<Enqueued>(callers_, stream_, unused_));
   }
-  static void refuse(double factor, const char* operation) {
-    if (factor != 1) throw std::invalid_argument(std::string(operation) + ": nccl takes no factor");
-  }
 
   template <class Function>
   void poll(const char* what, Function&& done);
@@ -125,10 +118,6 @@ class NcclCommunicator : public Communicator {
                            stream_.get());
     });
   }
-  std::byte* allocate_bytes(std::size_t bytes) override {
-    memory_.push_back(std::make_unique<SharedMemory>(world(), bytes, false));
-    return memory_.back()->own_block().data();
-  }
 
   Stream stream_;
   Event ready_;
@@ -136,8 +125,7 @@ class NcclCommunicator : public Communicator {
   DeviceBuffer<std::uint8_t> one_{1};
   cudaStream_t callers_ = nullptr;
   std::optional<NcclHandle> comm_;
-  std::vector<std::unique_ptr<SharedMemory>> memory_;  // which is not shared
-  std::array<Watched, 256> watched_;                   // the last operations
+  std::array<Watched, 256> watched_;  // the last operations
   std::atomic<std::uint64_t> queued_{0}, done_{0};
   std::jthread watcher_;
 };

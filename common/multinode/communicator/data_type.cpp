@@ -181,14 +181,4 @@ void divide(DataType type, void* data, std::size_t count, int divisor) {
   });
 }
 
-void scale(DataType type, void* data, std::size_t count, double factor) {
-  with_type(type, [&]<class T>(T) {
-    if constexpr (std::is_integral_v<T>) throw std::invalid_argument("a factor is for floating-point types only");
-    using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    T* elements = static_cast<T*>(data);
-    for (std::size_t i = 0; i < count; ++i)
-      elements[i] = static_cast<T>(static_cast<A>(elements[i]) * static_cast<A>(factor));
-  });
-}
-
 }  // namespace multinode

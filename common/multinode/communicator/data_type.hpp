@@ -90,7 +90,4 @@ void combine(DataType type, Reduction reduction, void* out, const void* x, const
 // data[i] /= divisor, the last step of an average. half and bfloat16 are divided in float; integers round towards 0.
 void divide(DataType type, void* data, std::size_t count, int divisor);
 
-// data[i] *= factor. half and bfloat16 are multiplied in float. Throws std::invalid_argument for integers.
-void scale(DataType type, void* data, std::size_t count, double factor);
-
 }  // namespace multinode

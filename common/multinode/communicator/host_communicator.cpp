@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/communicator/host_communicator.hpp>
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -13,30 +10,7 @@
 
 namespace multinode {
 
-namespace {
-
-// The communicator's thread mostly waits for other ranks, often on the same core as a thread that computes. In
-// Linux 6.12 or newer a thread with shorter time slices preempts the other one as soon as it wakes up. With equal
-// slices each message may wait milliseconds for the end of the other's slice. On older kernels, or without permission,
-// this has no effect.
-void take_short_time_slices() {
-  struct {  // the kernel's sched_attr, for which the C library has no header yet
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime, deadline, period;
-  } attributes{};
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0u) != 0) return;
-  if (attributes.policy != 0) return;  // not SCHED_OTHER: the user has chosen another policy
-  attributes.runtime = 100'000;        // ns, the minimum
-  syscall(SYS_sched_setattr, 0, &attributes, 0u);
-}
-
-}  // namespace
-
-// Calls for the communicator's thread, or, while that has nothing to do, calls that wait() will perform (`deferred_`).
-// Everything but carry_out runs on the thread that uses the communicator.
+// Calls for the communicator's thread. Everything but carry_out runs on the thread that uses the communicator.
 class HostCommunicator::Queue {
  public:
   explicit Queue(HostCommunicator& communicator) : communicator_(communicator) {}
@@ -44,17 +18,11 @@ class HostCommunicator::Queue {
   // No call is in progress, and none has failed: one load.
   bool idle() const noexcept { return completed_.load(std::memory_order_acquire) == submitted_; }
 
-  std::uint64_t submit(const AllReduce& call, bool may_wait) {
-    if (may_wait && completed_.load(std::memory_order_acquire) + deferred_.size() == submitted_) {
-      deferred_.push_back(call);
-      return ++submitted_;
-    }
+  std::uint64_t submit(const AllReduce& call) {
     {
       const std::lock_guard lock(mutex_);
-      calls_.insert(calls_.end(), deferred_.begin(), deferred_.end());
       calls_.push_back(call);
     }
-    deferred_.clear();
     if (thread_.joinable())
       wake_.notify_one();
     else
@@ -64,7 +32,6 @@ class HostCommunicator::Queue {
 
   // Waits for the calls up to `number`; throws what one of them threw.
   void wait_for(std::uint64_t number) {
-    perform_deferred(number);
     std::unique_lock lock(mutex_);
     done_.wait(lock, [&] { return finished_ >= number; });
     if (error_ && failed_ <= number) std::rethrow_exception(error_);
@@ -74,7 +41,6 @@ class HostCommunicator::Queue {
   // Ends the thread after all calls, or, if the other ranks may not join them, after the call in progress, which gets
   // two seconds.
   void stop(bool unwinding) {
-    if (!unwinding) perform_deferred(submitted_);
     if (!thread_.joinable()) return;
     if (unwinding) {
       std::unique_lock lock(mutex_);
@@ -88,23 +54,12 @@ class HostCommunicator::Queue {
 
  private:
   void carry_out(const std::stop_token& stop) {
-    take_short_time_slices();
     std::unique_lock lock(mutex_);
     while (wake_.wait(lock, stop, [&] { return !calls_.empty(); })) {
       const AllReduce call = calls_.front();
       calls_.pop_front();
       perform(call, lock);
       done_.notify_all();
-    }
-  }
-
-  // The deferred calls up to `number`; they are the last ones, and those before them are complete.
-  void perform_deferred(std::uint64_t number) {
-    while (!deferred_.empty() && number + deferred_.size() > submitted_) {
-      const AllReduce call = deferred_.front();
-      deferred_.pop_front();
-      std::unique_lock lock(mutex_);
-      perform(call, lock);
     }
   }
 
@@ -132,7 +87,6 @@ class HostCommunicator::Queue {
 
   HostCommunicator& communicator_;
   std::uint64_t submitted_ = 0;
-  std::deque<AllReduce> deferred_;
   std::atomic<std::uint64_t> completed_{0};
   std::mutex mutex_;  // guards the members below, except the thread
   std::condition_variable_any wake_;
@@ -156,37 +110,13 @@ void HostCommunicator::wait_for_started() {
 }
 
 void HostCommunicator::perform(const AllReduce& call) {
-  const auto& [block, reduction, name, factor] = call;
-  const auto inside = watchdog().enter(name);
-  if (SharedMemory* const memory = memory_of(block)) return memory->all_reduce(block, reduction, factor);
-  do_all_reduce(block, reduction);
-  if (factor != 1) scale(block.type, block.data, block.count, factor);
-}
-
-SharedMemory* HostCommunicator::memory_of(const ConstBlock& block) const {
-  for (const auto& memory : memory_)
-    if (memory->holds(block)) return memory.get();
-  return nullptr;
-}
-
-SharedMemory* HostCommunicator::memory_of(const ConstBlock& whole, const ConstBlock& part) const {
-  const auto* const own_part =
-      static_cast<const std::byte*>(whole.data) + static_cast<std::size_t>(rank()) * part.bytes();
-  return part.data == own_part ? memory_of(whole) : nullptr;
-}
-
-std::byte* HostCommunicator::allocate_bytes(std::size_t bytes) {
-  wait_for_started();  // the communicator's thread looks for blocks in memory_
-  memory_.push_back(std::make_unique<SharedMemory>(world(), bytes, true));
-  return memory_.back()->own_block().data();
+  const auto inside = watchdog().enter(call.name);
+  do_all_reduce(call.block, call.reduction);
 }
 
 // The fast path: MPI itself needs only a few hundred nanoseconds.
 void HostCommunicator::all_reduce(const Block& block, Reduction reduction) {
-  if (!memory_.empty() || !queue_->idle()) [[unlikely]] {
-    wait_for_started();
-    return perform({block, reduction, "all_reduce", 1});
-  }
+  wait_for_started();
   const auto inside = watchdog().enter("all_reduce");
   do_all_reduce(block, reduction);
 }
@@ -198,20 +128,17 @@ void HostCommunicator::broadcast(Block block, int root) {
   do_broadcast(block, root);
 }
 
-void HostCommunicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) {
+void HostCommunicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
   require_parts("reduce_scatter", out, in);
   wait_for_started();
-  const auto inside = watchdog().enter(name ? name : "reduce_scatter");
-  if (SharedMemory* const memory = memory_of(in, out)) return memory->reduce_scatter(out, reduction, factor);
+  const auto inside = watchdog().enter("reduce_scatter");
   do_reduce_scatter(in, out, reduction);
-  if (factor != 1) scale(out.type, out.data, out.count, factor);
 }
 
 void HostCommunicator::all_gather(ConstBlock in, Block out) {
   require_parts("all_gather", in, out);
   wait_for_started();
   const auto inside = watchdog().enter("all_gather");
-  if (SharedMemory* const memory = memory_of(out, in)) return memory->all_gather(out);
   do_all_gather(in, out);
 }
 
@@ -221,7 +148,7 @@ void HostCommunicator::barrier() {
   do_barrier();
 }
 
-Work HostCommunicator::start_all_reduce(Block block, Reduction reduction, const char* name, double factor) {
+Work HostCommunicator::start_all_reduce(Block block, Reduction reduction, const char* name) {
   class Queued : public Work::State {
    public:
     Queued(std::shared_ptr<Queue> queue, std::uint64_t number) : queue_(std::move(queue)), number_(number) {}
@@ -231,8 +158,8 @@ Work HostCommunicator::start_all_reduce(Block block, Reduction reduction, const 
     std::shared_ptr<Queue> queue_;
     std::uint64_t number_;
   };
-  const AllReduce call{block, reduction, name ? name : "all_reduce", factor};
-  return Work(std::make_unique<Queued>(queue_, queue_->submit(call, shared(block))));
+  const AllReduce call{block, reduction, name ? name : "all_reduce"};
+  return Work(std::make_unique<Queued>(queue_, queue_->submit(call)));
 }
 
 }  // namespace multinode

@@ -1,29 +1,24 @@
-// host_communicator.hpp: what mpi and gloo share: started operations, memory that the ranks share.
+// host_communicator.hpp: what mpi and gloo have in common: started operations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <multinode/communicator/communicator.hpp>
-#include <multinode/communicator/shared_memory.hpp>
 
 #include <memory>
-#include <vector>
 
 namespace multinode {
 
 // A blocking operation runs on the calling thread; a started one on the communicator's own thread. Without that thread
-// nothing would overlap: Open MPI progresses only inside its calls, and Gloo's calls block. An all_reduce of memory
-// that the ranks share runs on the calling thread, in wait(), if nothing else is under way: it takes less time than to
-// wake the other thread.
+// nothing would overlap: Open MPI progresses only inside its calls, and Gloo's calls block.
 class HostCommunicator : public Communicator {
  public:
   ~HostCommunicator() override;
   void broadcast(Block block, int root) final;
   void all_reduce(const Block& block, Reduction reduction) final;
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) final;
+  void reduce_scatter(ConstBlock in, Block out, Reduction reduction) final;
   void all_gather(ConstBlock in, Block out) final;
   void barrier() final;
-  Work start_all_reduce(Block block, Reduction reduction, const char* name, double factor) final;
-  bool shared(const ConstBlock& block) const final { return memory_of(block) != nullptr; }
+  Work start_all_reduce(Block block, Reduction reduction, const char* name) final;
   void synchronize() final { wait_for_started(); }
 
  protected:
@@ -45,17 +40,11 @@ class HostCommunicator : public Communicator {
     Block block;
     Reduction reduction;
     const char* name;
-    double factor;
   };
 
-  std::byte* allocate_bytes(std::size_t bytes) final;
-  // Null: the ranks do not share it. `part` must be this rank's part of the block.
-  SharedMemory* memory_of(const ConstBlock& block) const;
-  SharedMemory* memory_of(const ConstBlock& whole, const ConstBlock& part) const;
   void wait_for_started();
   void perform(const AllReduce& call);
 
-  std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::shared_ptr<Queue> queue_;
 };
 
