@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Trainings that something disturbs at a random moment: a rank, an agent or a launcher is killed or stopped, a signal
+comes, a checkpoint is damaged, a second run wants the same folder. Each must end, with nothing left behind, and resume
+from its checkpoints to the parameters of a training that nobody disturbed. Prints a line per run with its seed, which
+--only SEED runs again. Exit status: 0 all were right, 1 not."""
+import argparse
+import collections
+import concurrent.futures
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 120  # seconds until a run that does not end counts as a hang
+RANKS = 3
+
+
+def write_data(folder):
+    """A small data set in the format of Fashion-MNIST, of random images."""
+    folder.mkdir()
+    numbers = random.Random(1)
+    for name, count in (("train", 600), ("t10k", 100)):
+        images = struct.pack(">IIII", 2051, count, 28, 28) + numbers.randbytes(count * 784)
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(images)
+        labels = struct.pack(">II", 2049, count) + bytes(numbers.randrange(10) for _ in range(count))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Run:
+    """One training in a folder of its own, with the processes that launch it."""
+
+    def __init__(self, build, data, folder, starter):
+        self.folder, self.starter, self.launchers, self.daemons, self.starts = folder, starter, [], [], 0
+        self.checkpoints = folder / "ck"
+        self.environment = os.environ | {
+            "DISTURBED_RUN": folder.name, "MULTINODE_SECRET": "a secret of this one campaign", "OMP_NUM_THREADS": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+            "OMPI_MCA_orte_tmpdir_base": str(folder)}
+        self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", "10",
+                        "--min-accuracy", "0", "--timeout", "5", "--checkpoint-every", "10"]
+        self.mnrun, self.cluster = build / "01-environment/mnrun", build / "06-ray-style/cluster"
+
+    def start(self):
+        program = [*self.program, "--checkpoint", self.checkpoints]
+        restarts = ["--max-restarts", "3"]
+        if self.starter == "mnrun":
+            self.launch(self.mnrun, "--standalone", "--nproc-per-node", RANKS, *restarts, *program)
+        elif self.starter == "agents":
+            place = ["--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", free_port(), "--timeout", 60]
+            for node in range(2):
+                self.launch(self.mnrun, *place, "--node-rank", node, "--nproc-per-node", RANKS - 1 - node, *restarts,
+                            *program)
+        elif self.starter == "mpirun":
+            self.launch("mpirun", "-n", RANKS, *program)
+        else:
+            state = self.folder / f"state{self.starts}"
+            self.starts += 1
+            self.stop_cluster = [self.cluster, "stop", "--state", state]
+            self.daemons = []
+            for nodes, where in enumerate((["--head", "--port", 0], []), 1):
+                self.daemons.append(self.popen(self.cluster, "start", *where, "--num-cpus", RANKS, "--state", state))
+                subprocess.run([self.cluster, "status", "--wait-for-nodes", str(nodes), "--state", state],
+                               env=self.environment, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
+            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-failures", 3, "--state", state, "--",
+                        *program)
+
+    def popen(self, *command):
+        with open(self.folder / "output", "ab") as output:
+            return subprocess.Popen(list(map(str, command)), env=self.environment, stdin=subprocess.DEVNULL,
+                                    stdout=output, stderr=output, start_new_session=True)
+
+    def launch(self, *command):
+        self.launchers.append(self.popen(*command))
+
+    def processes(self):
+        """Of this run: pid -> (its name, rank)."""
+        found = {}
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (process / "environ").read_bytes().split(b"\0")
+                if f"DISTURBED_RUN={self.folder.name}".encode() in variables:
+                    rank = [v for v in variables if v.startswith((b"RANK=", b"OMPI_COMM_WORLD_RANK="))]
+                    found[int(process.name)] = ((process / "comm").read_text().strip(), rank)
+            except OSError:
+                pass
+        return found
+
+    def ranks(self):
+        return [pid for pid, (name, _) in self.processes().items() if name == "fashion_mnist"]
+
+    def end(self):
+        """Waits for the end of the launchers; their statuses."""
+        statuses = [launcher.wait(LIMIT) for launcher in self.launchers]
+        self.launchers = []
+        if self.daemons:
+            subprocess.run(list(map(str, self.stop_cluster)), env=self.environment, timeout=LIMIT, check=False,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for daemon in self.daemons:
+                daemon.wait(LIMIT)
+        return statuses
+
+    def kill_all(self):
+        while processes := self.processes():
+            for pid in processes:
+                send(pid, signal.SIGKILL)
+            for process in self.launchers + self.daemons:
+                process.poll()
+            time.sleep(0.05)
+
+    def hash(self):
+        found = re.findall(r"parameters: ([0-9a-f]{16}) on every rank", self.output())
+        return found[-1] if found else None
+
+    def output(self):
+        return (self.folder / "output").read_text(errors="replace")
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def damage(run, numbers):
+    """Puts something else in the place of the newest checkpoint."""
+    files = sorted(run.checkpoints.glob("step-*.checkpoint"))
+    if len(files) < 2:
+        return
+    newest = files[-1]
+    what = numbers.choice(["cut", "bit", "folder", "pipe", "link"])
+    content = newest.read_bytes()
+    if what == "cut":
+        newest.write_bytes(content[: numbers.randrange(len(content))])
+    elif what == "bit":
+        at = numbers.randrange(len(content))
+        newest.write_bytes(content[:at] + bytes([content[at] ^ 1 << numbers.randrange(8)]) + content[at + 1:])
+    else:
+        newest.unlink()
+        {"folder": newest.mkdir, "pipe": lambda: os.mkfifo(newest), "link": lambda: newest.symlink_to("nowhere")}[what]()
+
+
+def disturb(run, numbers, fault):
+    """Returns the processes that were asked to end the run by SIGTERM."""
+    ranks, agents = run.ranks(), [p.pid for p in run.launchers + run.daemons]
+    agent = numbers.choice(agents)
+    if fault in ("rank", "two ranks", "damage"):
+        for rank in numbers.sample(ranks, min(len(ranks), 1 + (fault == "two ranks"))):
+            send(rank, signal.SIGKILL)
+        if fault == "damage":
+            damage(run, numbers)
+    elif fault == "frozen rank":
+        send(numbers.choice(ranks) if ranks else agent, signal.SIGSTOP if ranks else signal.SIGKILL)
+    elif fault == "agent":
+        send(agent, signal.SIGKILL)
+    elif fault == "frozen agent":  # a rank dies while it hangs, and then it dies
+        send(agent, signal.SIGSTOP)
+        for rank in ranks[:1]:
+            send(rank, signal.SIGKILL)
+        time.sleep(numbers.uniform(0, 2))
+        send(agent, signal.SIGKILL)
+    elif fault in ("term", "rank, term"):
+        if fault == "rank, term" and ranks:
+            send(numbers.choice(ranks), signal.SIGKILL)
+            time.sleep(numbers.uniform(0, 0.3))
+        send(run.launchers[-1].pid, signal.SIGTERM)
+        return True
+    elif fault == "term all":
+        everything = list(run.processes())
+        numbers.shuffle(everything)
+        for pid in everything:
+            send(pid, signal.SIGTERM)
+            time.sleep(numbers.uniform(0, 0.01))
+        return True
+    return False
+
+
+def one(build, data, folder, seed, wanted):
+    """A disturbed run. Returns the line about it, and what is wrong with it."""
+    numbers = random.Random(seed)
+    starter = numbers.choice(["mnrun", "agents", "agents", "mpirun", "cluster"])
+    fault = numbers.choice(["rank", "two ranks", "frozen rank", "agent", "frozen agent", "term", "rank, term", "term all",
+                            "damage", "second run"])
+    folder.mkdir()
+    run, wrong, took, statuses = Run(build, data, folder, starter), [], 0.0, []
+    try:
+        run.start()
+        time.sleep(numbers.expovariate(1))
+        began, asked = time.monotonic(), False
+        if fault == "second run":
+            second = subprocess.run([*map(str, run.program), "--checkpoint", str(run.checkpoints)], env=run.environment,
+                                    text=True, capture_output=True, timeout=LIMIT, check=False)
+            if second.returncode != 0 and "writes there" not in second.stderr:
+                wrong.append(f"the second run: {second.returncode} {second.stderr}")
+        else:
+            asked = disturb(run, numbers, fault)
+        statuses = run.end()
+        took = time.monotonic() - began
+        if asked and took > 3 and not any(statuses):
+            wrong.append("a signal was lost")
+        until = time.monotonic() + 10
+        while (left := run.processes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        if left:
+            wrong.append(f"left: {left}")
+        if any(statuses):
+            run.start()
+            if any(run.end()):
+                wrong.append("it did not resume")
+        if run.hash() != wanted[starter == "mpirun"] and fault != "second run":
+            wrong.append(f"parameters {run.hash()}")
+        others = [p.name for p in run.checkpoints.iterdir() if not re.fullmatch(r"step-\d+\.checkpoint(\.damaged)?", p.name)]
+        if others:
+            wrong.append(f"in the folder: {others}")
+    except subprocess.TimeoutExpired:
+        wrong.append(f"a hang: {run.processes()}")
+    except subprocess.CalledProcessError as error:
+        wrong.append(str(error))
+    finally:
+        run.kill_all()
+    line = f"seed {seed}: {starter}, {fault}: status {statuses}, ended after {took:.1f} s"
+    if wrong:
+        line += f": WRONG: {wrong}\n{run.output()[-3000:]}"
+    else:
+        shutil.rmtree(folder)
+    return line, wrong, took
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path, help="build folder, such as build/release")
+    parser.add_argument("--runs", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; the next has the next")
+    parser.add_argument("--only", type=int, help="one run, of this seed")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    options = parser.parse_args()
+    seeds = [options.only] if options.only is not None else range(options.seed, options.seed + options.runs)
+    with tempfile.TemporaryDirectory(prefix="disturbed-runs-") as top:
+        top, build = pathlib.Path(top), options.build.resolve()
+        write_data(top / "data")
+        wanted = []
+        for starter in ("mnrun", "mpirun"):
+            folder = top / starter
+            folder.mkdir()
+            run = Run(build, top / "data", folder, starter)
+            run.start()
+            if any(run.end()) or not run.hash():
+                sys.exit(f"disturbed_runs: {starter} undisturbed:\n{run.output()}")
+            wanted.append(run.hash())
+        failures, longest = collections.Counter(), 0.0
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            runs = [pool.submit(one, build, top / "data", top / str(seed), seed, wanted) for seed in seeds]
+            for result in concurrent.futures.as_completed(runs):
+                line, wrong, took = result.result()
+                print(line, flush=True)
+                failures["wrong"] += bool(wrong)
+                longest = max(longest, took)
+    print(f"{len(runs)} disturbed runs, seeds {seeds[0]} to {seeds[-1]}: {failures['wrong']} wrong; "
+          f"the longest ended {longest:.1f} s after it was disturbed")
+    return 1 if failures["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
