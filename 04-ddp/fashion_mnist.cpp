@@ -130,7 +130,8 @@ struct Options {
   double first_rate() const { return learning_rate >= 0 ? learning_rate : optimizer == "adam" ? 0.001 : 0.05; }
 
   // What a training that is resumed cannot change: the result would be that of neither.
-  nlohmann::json settled(std::size_t images) const {
+  nlohmann::json settled(const data::FashionMnist& images) const {
+    const auto& [train, test] = images;
     return {{"program", "fashion_mnist"},
             {"--batch-size", batch_size},
             {"--dropout", dropout},
@@ -141,7 +142,8 @@ struct Options {
             {"--precision", precision},
             {"--relu-on-output", output_relu},
             {"--seed", common.seed},
-            {"--data of as many images as", images}};
+            {"the data set of CRC-32",
+             checkpoint.empty() ? "" : ddp::crc32_of({train.pixels, train.labels, test.pixels, test.labels})}};
   }
 };
 
@@ -294,7 +296,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   std::optional<multinode::JsonLines> json;
   trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
                                    .log_every = count(options.log_every),
-                                   .hyperparameters = options.settled(images.train.size()),
+                                   .hyperparameters = options.settled(images),
                                    .patience = count(options.patience),
                                    .score = [](const auto& metrics) { return metrics.at("val_accuracy"); },
                                    .checkpoints = options.checkpoint,

@@ -150,22 +150,28 @@ int run(multinode::World& world, const Options& options) {
   for (const ddp::NamedBlock& block : optimizer->state()) everything.push_back(block);
   const std::filesystem::path file = std::filesystem::path(options.model_dir) / options.model_filename;
   const std::filesystem::path before = file.string() + ".before";  // the checkpoint before it
+  std::optional<ddp::CheckpointLock> lock;                         // on rank 0
+  nlohmann::json same = nlohmann::json::object();
+  if (rank == 0) {
+    if (!options.resume) std::filesystem::create_directories(options.model_dir);
+    for (const auto& one : {file, before}) ddp::require_own(one);
+    lock.emplace(file, file.string() + ".lock");
+    if (photographs)
+      same["the data set of CRC-32"] = ddp::crc32_of({photographs->train.pixels, photographs->train.labels});
+  }
   int first_epoch = 0;
   if (options.resume) {
     std::vector<std::filesystem::path> files{file, before};
-    std::erase_if(files, [](const auto& one) { return !std::filesystem::exists(one); });
+    std::erase_if(files, [](const auto& one) { return !exists(symlink_status(one)); });
     if (files.empty()) files = {file};  // for its error
     const HostBlocks blocks(everything, device);
     const auto share = [&] {
       blocks.send();
       broadcast_parameters(world, *communicator, everything);
     };
-    const nlohmann::json state =
-        ddp::load_checkpoint(world, *communicator, files, blocks.here(), nlohmann::json::object(), share).state;
+    const nlohmann::json state = ddp::load_checkpoint(world, *communicator, files, blocks.here(), same, share).state;
     first_epoch = state.at("epoch");
     seed = state.at("seed");
-  } else if (rank == 0) {
-    std::filesystem::create_directories(options.model_dir);
   }
 
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
@@ -216,8 +222,9 @@ int run(multinode::World& world, const Options& options) {
       }
       if (rank == 0) {
         if (std::filesystem::exists(file)) std::filesystem::rename(file, before);
-        ddp::write_checkpoint(file, {{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}},
-                              HostBlocks(everything, device).here());
+        nlohmann::json state{{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}};
+        state.update(same);
+        ddp::write_checkpoint(file, state, HostBlocks(everything, device).here());
       }
     }
     if (rank == 0) json.write(line);

@@ -3,12 +3,16 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -17,7 +21,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -56,6 +59,20 @@ Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
   return static_cast<Checksum>(crc32_z(sum, static_cast<const Bytef*>(data), bytes));
 }
 
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
+
+// Everybody can write to a folder like /tmp, but it keeps the users' files apart.
+bool is_sticky(const fs::path& folder) {
+  struct stat found {};
+  return ::stat(folder.c_str(), &found) == 0 && (found.st_mode & S_ISVTX) != 0;
+}
+
+// Of a file in such a folder.
+bool of_another_user(const fs::path& file) {
+  struct stat found {};
+  return is_sticky(folder_of(file)) && ::lstat(file.c_str(), &found) == 0 && found.st_uid != ::geteuid();
+}
+
 // A file that is removed with the object, unless it was renamed to what it is meant to be.
 class TemporaryFile {
  public:
@@ -88,8 +105,7 @@ class TemporaryFile {
     fd_.reset();
     // The new name is in the folder; it is on the disk when the folder is. Some file systems cannot sync a folder, and
     // one that may be written may be unreadable. The checkpoint is there all the same.
-    const fs::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
-    const multinode::Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const multinode::Descriptor folder_fd(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const bool synced = folder_fd && ::fsync(folder_fd.get()) == 0;
     if (!synced && errno != EINVAL && errno != ENOTSUP && errno != EACCES) fail();
   }
@@ -111,6 +127,18 @@ void require_agreement(const std::vector<std::size_t>& shape, std::size_t count,
 
 }  // namespace
 
+std::string crc32_of(std::initializer_list<std::span<const std::uint8_t>> parts) {
+  Checksum sum = 0;
+  for (const auto& part : parts) sum = add_to(sum, part.data(), part.size());
+  return fmt::format("{:08x}", sum);
+}
+
+void require_own(const fs::path& file) {
+  if (of_another_user(file))
+    throw multinode::UsageError("cannot write the checkpoint " + file.string() +
+                                ": this file belongs to another user; name another folder");
+}
+
 void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
   nlohmann::json head{{metadata_name, {{"state", state.dump()}}}};
   std::size_t end = 0;
@@ -129,6 +157,8 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   const std::uint64_t head_bytes = text.size();
 
+  require_own(path);
+  require_own(path.string() + temporary);
   TemporaryFile file(path);
   file.write(&head_bytes, sizeof head_bytes);
   file.write(text.data(), text.size());
@@ -189,7 +219,7 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
     const nlohmann::json saved = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
     if (saved != value)
       throw multinode::UsageError(name + ": a training with " + option + " " + saved.dump() + ", not " + value.dump() +
-                                  "; resume with the same, or name another folder");
+                                  "; resume with the same, or write checkpoints to another folder");
   }
 
   for (const NamedBlock& b : blocks) {
@@ -213,13 +243,23 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
 
 nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock> blocks,
                                const nlohmann::json& options) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + error.message());
-  std::vector<std::uint8_t> bytes(size);
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
-    throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + std::strerror(errno));
+  const auto unreadable = [&path](int error) {
+    return multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + std::strerror(error));
+  };
+  const multinode::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // waits for no pipe
+  const int error = errno;
+  struct stat found {};
+  const bool there = (file ? ::fstat(file.get(), &found) : ::lstat(path.c_str(), &found)) == 0;
+  if (there && !S_ISREG(found.st_mode) && (file || error != EACCES))
+    throw DamagedCheckpoint(path.string() + (S_ISLNK(found.st_mode) ? ": a link to nothing" : ": not a regular file"));
+  if (!file) throw unreadable(error);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(found.st_size));
+  for (std::size_t got = 0; got < bytes.size();) {
+    const ssize_t more = ::read(file.get(), bytes.data() + got, bytes.size() - got);
+    if (more < 0 && errno != EINTR) throw unreadable(errno);
+    if (more == 0) bytes.resize(got);
+    if (more > 0) got += static_cast<std::size_t>(more);
+  }
   return parse_checkpoint(bytes, path.string(), blocks, options);
 }
 
@@ -227,17 +267,23 @@ Restored load_checkpoint(multinode::World& world, multinode::Communicator& commu
                          const std::vector<fs::path>& newest_first, std::span<const NamedBlock> blocks,
                          const nlohmann::json& options, const std::function<void()>& share) {
   nlohmann::json found;
+  std::vector<std::string> damaged;
   for (std::size_t i = 0; world.rank() == 0 && found.is_null() && i < newest_first.size(); ++i) try {
       const fs::path& path = newest_first[i];
       found = {{"state", read_checkpoint(path, blocks, options)}, {"path", path.string()}};
     } catch (const DamagedCheckpoint& error) {
-      if (i + 1 == newest_first.size()) throw;
-      const fs::path aside = newest_first[i].string() + ".damaged";
-      std::error_code failed;  // then it is looked at again at the next start
-      fs::rename(newest_first[i], aside, failed);
-      std::cerr << world.program() + ": warning: " + error.what() + "; it is renamed to " + aside.filename().string() +
-                       ", and the checkpoint before it is used\n";
+      damaged.emplace_back(error.what());
     }
+  if (found.is_null() && !damaged.empty())
+    throw multinode::UsageError("no checkpoint is whole: " + multinode::join(damaged, "; ") +
+                                "; remove these to start anew, or name another folder");
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    const fs::path aside = newest_first[i].string() + ".damaged";
+    std::error_code failed;  // then it is looked at again at the next start
+    if (!of_another_user(aside)) fs::rename(newest_first[i], aside, failed);
+    std::cerr << world.program() + ": warning: " + damaged[i] + "; it is renamed to " + aside.filename().string() +
+                     ", and the checkpoint before it is used\n";
+  }
   found = nlohmann::json::parse(world.broadcast("load_checkpoint", found.dump()));
   if (found.is_null()) return {};
   if (share)
@@ -251,6 +297,10 @@ namespace {
 
 constexpr std::string_view before_step = "step-", after_step = ".checkpoint";
 
+[[noreturn]] void refuse_to_write(const fs::path& path, const std::string& why) {
+  throw multinode::UsageError("no checkpoints can be written to " + path.string() + ": " + why);
+}
+
 // The step that a file is named for.
 std::optional<std::uint64_t> step_of(std::string_view name) {
   if (!name.starts_with(before_step) || !name.ends_with(after_step)) return std::nullopt;
@@ -261,22 +311,63 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
 
 }  // namespace
 
+CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) : path_(file) {
+  const auto refuse = [&] { refuse_to_write(checkpoints, path_.filename().string() + ": " + std::strerror(errno)); };
+  if (is_sticky(folder_of(path_))) path_ += "-" + std::to_string(::geteuid());  // each user has files of his own there
+  for (;;) {
+    fd_ = multinode::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    const bool of_a_colleague = !fd_ && errno == EACCES;
+    if (of_a_colleague)
+      fd_ = multinode::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!fd_) refuse();
+    if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (!is_there()) continue;  // its holder has removed it since
+      if (!of_a_colleague) break;
+      if (::unlink(path_.c_str()) != 0) refuse();  // a killed run left it
+    } else if (errno == EWOULDBLOCK) {
+      const auto run = multinode::read_text(path_);
+      refuse_to_write(checkpoints, (run ? "the run on " + *run : "another run") +
+                                       " writes there; wait until it ends, or name another folder (if that host is "
+                                       "gone, remove " +
+                                       path_.string() + ")");
+    } else if (errno == ENOLCK || errno == ENOTSUP || errno == ENOSYS) {
+      break;  // this file system has no locks
+    } else {
+      refuse();
+    }
+  }
+  if (::ftruncate(fd_.get(), 0) == 0)
+    ::dprintf(fd_.get(), "host %s, pid %d\n", multinode::host_name().c_str(), ::getpid());
+}
+
+CheckpointLock::~CheckpointLock() {
+  if (is_there()) ::unlink(path_.c_str());
+}
+
+bool CheckpointLock::is_there() const {
+  struct stat locked {};
+  struct stat there {};
+  return ::fstat(fd_.get(), &locked) == 0 && ::lstat(path_.c_str(), &there) == 0 && locked.st_dev == there.st_dev &&
+         locked.st_ino == there.st_ino;
+}
+
 CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
     : folder_(std::move(folder)), watchdog_(watchdog) {
   std::error_code error;
   fs::create_directory(folder_, error);
   if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
   if (!error && ::access(folder_.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
-  if (!error)
-    for (const auto& entry : fs::directory_iterator(folder_, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.ends_with(temporary) && step_of(name.substr(0, name.size() - std::strlen(temporary)))) {
-        fs::remove(entry.path(), error);
-        if (error) break;
-      }
+  if (error) refuse_to_write(folder_, error.message());
+  lock_.emplace(folder_, folder_ / "lock");
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(temporary) && step_of(name.substr(0, name.size() - std::strlen(temporary))) &&
+        !of_another_user(entry.path())) {
+      fs::remove(entry.path(), error);
+      if (error) break;
     }
-  if (error)
-    throw multinode::UsageError("no checkpoints can be written to " + folder_.string() + ": " + error.message());
+  }
+  if (error) refuse_to_write(folder_, error.message());
 }
 
 CheckpointFolder::~CheckpointFolder() {
@@ -294,7 +385,7 @@ std::vector<std::uint64_t> CheckpointFolder::steps() const {
   std::vector<std::uint64_t> steps;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto step = step_of(entry.path().filename().string());
-    if (step && entry.path() == path_of(*step)) steps.push_back(*step);
+    if (step && entry.path() == path_of(*step) && !of_another_user(entry.path())) steps.push_back(*step);
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;

@@ -12,6 +12,7 @@
 
 #include "parameters.hpp"
 
+#include <multinode/base/descriptor.hpp>
 #include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +21,8 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <initializer_list>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -29,11 +32,18 @@ namespace ddp {
 
 // Writes `path` + ".tmp", has it put on the disk, and renames it: whatever ends the process, or the power, `path` is
 // either what it was before or the whole new checkpoint. One process at a time writes to a path. The blocks are host
-// memory. Throws std::runtime_error that names the path and the reason; no temporary file is then left.
+// memory. Throws std::runtime_error that names the path and the reason; no temporary file is then left. In a sticky
+// folder, such as /tmp, it throws multinode::UsageError in place of replacing another user's file.
 void write_checkpoint(const std::filesystem::path& path, const nlohmann::json& state,
                       std::span<const NamedBlock> blocks);
 
-// A file that is cut off, has a wrong checksum or is no checkpoint.
+// Throws multinode::UsageError for another user's file in a sticky folder.
+void require_own(const std::filesystem::path& file);
+
+// CRC-32 of the parts, one after the other, in 8 hexadecimal digits: so a checkpoint knows its data set.
+std::string crc32_of(std::initializer_list<std::span<const std::uint8_t>> parts);
+
+// A file that is cut off, has a wrong checksum or is no checkpoint; a folder, a pipe, or a link to nothing.
 struct DamagedCheckpoint : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -60,18 +70,37 @@ struct Restored {
 // state and blocks, so no file system has to be shared; the others' lists are not looked at. A damaged one is renamed,
 // with a warning on standard error. `share`, if given, is called by all ranks when rank 0 has read, in place of sending
 // its blocks over the communicator. Throws on rank 0 what read_checkpoint() throws for the one that it takes, and
-// DamagedCheckpoint if all are damaged; the World then ends the others, with the same line.
+// multinode::UsageError if all are damaged, which then keep their names; the World then ends the others, with the same
+// line.
 Restored load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
                          const std::vector<std::filesystem::path>& newest_first, std::span<const NamedBlock> blocks,
                          const nlohmann::json& options = nlohmann::json::object(),
                          const std::function<void()>& share = {});
 
-// The newest checkpoints of one training, in files named by step. Files of other names are left alone. Made by the one
-// rank that writes.
+// Held by the one process that writes these checkpoints. The file names it, goes with the object, and is unlocked when
+// the process ends in another way. In a sticky folder each user has one. Throws multinode::UsageError that names the
+// process that holds it. Where the file system has no locks it does nothing.
+class CheckpointLock {
+ public:
+  CheckpointLock(const std::filesystem::path& checkpoints, const std::filesystem::path& file);
+  ~CheckpointLock();
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+
+ private:
+  bool is_there() const;  // the file under its name is the locked one
+
+  std::filesystem::path path_;
+  multinode::Descriptor fd_;
+};
+
+// The newest checkpoints of one training, in files named by step. Files of other names are left alone, and in a sticky
+// folder those of other users. Made by the one rank that writes.
 class CheckpointFolder {
  public:
-  // Makes the folder if need be, and removes temporary files that a killed writer left. The watchdog, if given, limits
-  // how long a disk is waited for. Throws multinode::UsageError that names the folder where nothing can be written.
+  // Makes the folder if need be, locks it, and removes temporary files that a killed writer left. The watchdog, if
+  // given, limits how long a disk is waited for. Throws multinode::UsageError that names the folder where nothing can
+  // be written.
   explicit CheckpointFolder(std::filesystem::path folder, multinode::Watchdog* watchdog = nullptr);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
@@ -91,6 +120,7 @@ class CheckpointFolder {
 
   std::filesystem::path folder_;
   multinode::Watchdog* watchdog_;
+  std::optional<CheckpointLock> lock_;
   std::vector<std::vector<std::byte>> copies_;  // what the thread writes
   std::future<void> writing_;
 };
