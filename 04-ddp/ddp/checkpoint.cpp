@@ -325,15 +325,13 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
       if (!of_a_colleague) break;
       if (::unlink(path_.c_str()) != 0) refuse();  // a killed run left it
     } else if (errno == EWOULDBLOCK) {
-      const auto run = multinode::read_text(path_);
-      refuse_to_write(checkpoints, (run ? "the run on " + *run : "another run") +
-                                       " writes there; wait until it ends, or name another folder (if that host is "
-                                       "gone, remove " +
-                                       path_.string() + ")");
-    } else if (errno == ENOLCK || errno == ENOTSUP || errno == ENOSYS) {
-      break;  // this file system has no locks
-    } else {
+      refuse_to_write(checkpoints, fmt::format("the run on {} writes there; wait until it ends, or name another folder "
+                                               "(if that host is gone, remove {})",
+                                               multinode::read_text(path_).value_or("another host"), path_.string()));
+    } else if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS) {
       refuse();
+    } else {
+      break;  // this file system has no locks
     }
   }
   if (::ftruncate(fd_.get(), 0) == 0)
@@ -381,14 +379,15 @@ fs::path CheckpointFolder::path_of(std::uint64_t step) const {
   return folder_ / fmt::format("{}{:010}{}", before_step, step, after_step);  // zeros, so that ls shows them in order
 }
 
-std::vector<std::uint64_t> CheckpointFolder::steps() const {
-  std::vector<std::uint64_t> steps;
+std::vector<fs::path> CheckpointFolder::newest_first() const {
+  std::map<std::uint64_t, fs::path, std::greater<>> found;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto step = step_of(entry.path().filename().string());
-    if (step && entry.path() == path_of(*step) && !of_another_user(entry.path())) steps.push_back(*step);
+    if (step && entry.path() == path_of(*step) && !of_another_user(entry.path())) found[*step] = entry.path();
   }
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+  std::vector<fs::path> paths;
+  for (const auto& [step, path] : found) paths.push_back(path);
+  return paths;
 }
 
 void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks) {
@@ -402,8 +401,8 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
   }
   writing_ = std::async(std::launch::async, [this, step, state = std::move(state), copied = std::move(copied)] {
     write_checkpoint(path_of(step), state, copied);
-    const std::vector<std::uint64_t> all = steps();
-    for (std::size_t i = 2; i < all.size(); ++i) fs::remove(path_of(all[i]));
+    const std::vector<fs::path> all = newest_first();
+    for (std::size_t i = 2; i < all.size(); ++i) fs::remove(all[i]);
   });
 }
 
@@ -412,12 +411,6 @@ void CheckpointFolder::wait() {
   std::optional<multinode::Watchdog::Operation> inside;
   if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::nobody);
   writing_.get();
-}
-
-std::vector<fs::path> CheckpointFolder::newest_first() const {
-  std::vector<fs::path> paths;
-  for (const std::uint64_t step : steps()) paths.push_back(path_of(step));
-  return paths;
 }
 
 }  // namespace ddp

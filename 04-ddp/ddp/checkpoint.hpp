@@ -116,7 +116,6 @@ class CheckpointFolder {
 
  private:
   std::filesystem::path path_of(std::uint64_t step) const;
-  std::vector<std::uint64_t> steps() const;  // newest first
 
   std::filesystem::path folder_;
   multinode::Watchdog* watchdog_;

@@ -12,8 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <iostream>
@@ -58,16 +56,14 @@ class Supervisor {
   }
 
   void start(int r) {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) < 0) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
-    const multinode::Descriptor in(ends[0]), out(ends[1]);
+    const multinode::Pipe pipe = multinode::make_pipe();
     const std::string line = fmt::format("{} {} {} {}\n", r, how_.ranks, server_.port(), token_);
     multinode::ChildCommand command{.arguments = how_.arguments, .file = "/proc/self/exe"};
-    command.descriptors = {in.get(), 1, 2};
+    command.descriptors = {pipe.from.get(), 1, 2};
     command.when_parent_dies = SIGKILL;
     command.mask = signals_.before();
     of(r) = std::make_unique<multinode::ChildProcess>(command);
-    if (::write(out.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    if (::write(pipe.to.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
       throw std::runtime_error("cannot tell a rank who it is");
   }
 

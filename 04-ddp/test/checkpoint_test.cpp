@@ -3,6 +3,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/net/address.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
@@ -73,17 +74,6 @@ TEST(Checkpoint, GivesBackEveryBit) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
 }
 
-TEST(Checkpoint, ASizeThatIsNotAWholeNumberIsDamage) {
-  for (const std::string sizes : {R"("shape":[6],"data_offsets":[0,1e30])", R"("shape":[-6],"data_offsets":[0,24])"}) {
-    const std::string head = R"({"w":{"dtype":"F32",)" + sizes + "}}";
-    std::vector<std::uint8_t> file(8);
-    file[0] = static_cast<std::uint8_t>(head.size());
-    file.insert(file.end(), head.begin(), head.end());
-    EXPECT_EQ(error_text<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(file, "the file", {}); }),
-              "the file: a damaged checkpoint (its header makes no sense)");
-  }
-}
-
 TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
   const TemporaryFolder folder;
   Model model(1);
@@ -114,20 +104,32 @@ TEST(Checkpoint, WhatIsNoneIsRefused) {
   const TemporaryFolder folder;
   Model model(9);
   const auto error = [&](const std::string& name) {
-    return error_text<std::runtime_error>([&] { ddp::read_checkpoint(folder / name, model.blocks()); });
+    return error_text<ddp::DamagedCheckpoint>([&] { ddp::read_checkpoint(folder / name, model.blocks()); });
   };
   const std::string folder_name = folder.path().string();
   write_file(folder / "text", std::vector<std::uint8_t>(100, 'a'));
   EXPECT_EQ(error("text"), folder_name + "/text: not a checkpoint (it does not begin like a safetensors file)");
   write_file(folder / "empty", {});
   EXPECT_EQ(error("empty"), folder_name + "/empty: a checkpoint cut off in its header");
-  EXPECT_EQ(error("none"), "cannot read the checkpoint " + folder_name + "/none: No such file or directory");
-  EXPECT_EQ(error("."), "cannot read the checkpoint " + folder_name + "/.: Is a directory");
-  const std::string other = R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})";
-  std::vector<std::uint8_t> bytes{static_cast<std::uint8_t>(other.size()), 0, 0, 0, 0, 0, 0, 0};
-  bytes.insert(bytes.end(), other.begin(), other.end());
-  write_file(folder / "other", bytes);
-  EXPECT_EQ(error("other"), folder_name + "/other: it has no checksum: not written by this program");
+  EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::read_checkpoint(folder / "none", {}); }),
+            "cannot read the checkpoint " + folder_name + "/none: No such file or directory");
+  EXPECT_EQ(error("."), folder_name + "/.: not a regular file");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(error("pipe"), folder_name + "/pipe: not a regular file");
+  fs::create_symlink("none", folder / "link");
+  EXPECT_EQ(error("link"), folder_name + "/link: a link to nothing");
+  const std::string no_sense = "a damaged checkpoint (its header makes no sense)";
+  for (const auto& [sizes, says] :
+       {std::pair(R"("shape":[6],"data_offsets":[0,1e30])", no_sense),
+        {R"("shape":[-6],"data_offsets":[0,24])", no_sense},
+        {R"("shape":[0],"data_offsets":[0,0])", "it has no checksum: not written by this program"}}) {
+    const std::string head = R"({"w":{"dtype":"F32",)" + std::string(sizes) + "}}";
+    std::vector<std::uint8_t> file(8);
+    file[0] = static_cast<std::uint8_t>(head.size());
+    file.insert(file.end(), head.begin(), head.end());
+    write_file(folder / "other", file);
+    EXPECT_EQ(error("other"), folder_name + "/other: " + says);
+  }
 }
 
 TEST(Checkpoint, OfAnotherModelIsRefused) {
@@ -210,8 +212,8 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   const TemporaryFolder parent;
   const fs::path path = parent / "checkpoints";
   fs::create_directory(path);
-  const std::vector<std::string> foreign = {"README", "notes.tmp", "step-0000000001.checkpoint.bak",
-                                            "step-7.checkpoint", "step-x.checkpoint.tmp"};
+  const std::vector<std::string> foreign = {
+      "README", "lock", "notes.tmp", "step-0000000001.checkpoint.bak", "step-7.checkpoint", "step-x.checkpoint.tmp"};
   for (const auto& name : foreign) write_file(path / name, {});
   write_file(path / "step-0000000003.checkpoint.tmp", {1, 2});  // a killed writer's
   ddp::CheckpointFolder folder(path);
@@ -227,6 +229,56 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   left.insert(left.end(), {"step-11000000000.checkpoint", "step-12000000000.checkpoint"});
   std::sort(left.begin(), left.end());
   EXPECT_EQ(names_in(path), left);
+}
+
+TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
+  const TemporaryFolder parent;
+  const std::string path = parent.path(), temporary = "step-0000000001.checkpoint.tmp";
+  fs::permissions(path, fs::perms::all);
+  std::optional<ddp::CheckpointFolder> first(path);
+  write_file(parent / temporary, {});
+  const auto expect_refused = [&] {
+    EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder second(path); }),
+              "no checkpoints can be written to " + path + ": the run on host " + multinode::host_name() + ", pid " +
+                  std::to_string(getpid()) + " writes there; wait until it ends, or name another folder (if that " +
+                  "host is gone, remove " + path + "/lock)");
+    EXPECT_EQ(names_in(path), (std::vector<std::string>{"lock", temporary}));
+  };
+  const auto become = [](uid_t user) { return getuid() != 0 || seteuid(user) == 0; };
+  expect_refused();
+  ASSERT_TRUE(become(65534));  // a colleague, who must not write to root's files
+  expect_refused();
+  ASSERT_TRUE(become(0));
+  first.reset();
+  write_file(parent / "lock", {});  // a killed run's
+  ASSERT_TRUE(become(65534));
+  EXPECT_NO_THROW(ddp::CheckpointFolder second(path));
+  ASSERT_TRUE(become(0));
+  EXPECT_TRUE(names_in(path).empty());
+}
+
+TEST(CheckpointFolder, InAStickyFolderFilesOfOtherUsersAreLeftAlone) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
+  const TemporaryFolder parent;
+  fs::permissions(parent.path(), fs::perms::all | fs::perms::sticky_bit);
+  std::vector<std::string> theirs{"lock", "step-0000000001.checkpoint", "step-0000000002.checkpoint.tmp"};
+  for (const std::string& name : theirs) {
+    write_file(parent / name, {});
+    ASSERT_EQ(chown((parent / name).c_str(), 65534, 65534), 0);
+  }
+  Model model(1);
+  {
+    ddp::CheckpointFolder folder(parent.path());
+    EXPECT_TRUE(folder.newest_first().empty());
+    for (const std::uint64_t step : {1, 2}) {
+      folder.start_write(step, {}, model.blocks());
+      EXPECT_SAYS(error_text<multinode::UsageError>([&] { folder.wait(); }),
+                  theirs[step] + ": this file belongs to another user; name another folder");
+    }
+    for (const std::uint64_t step : {3, 4, 5}) folder.start_write(step, {}, model.blocks());
+  }
+  theirs.insert(theirs.end(), {"step-0000000004.checkpoint", "step-0000000005.checkpoint"});
+  EXPECT_EQ(names_in(parent.path()), theirs);
 }
 
 TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {

@@ -85,11 +85,8 @@ TEST_P(FashionMnistQuickly, AGradientThatIsNaNStopsTheRunAndNamesRankAndParamete
 
 // All ranks check --epochs before they meet, and --corrupt afterwards.
 TEST_P(FashionMnistQuickly, BadCommandLinesAreRefusedOnce) {
-  for (const std::string option : {"--epochs", "--corrupt"}) {
-    const Ranks::End end = run(2, {option, "-2"});
-    EXPECT_EQ(end.status, 2) << end.output;
-    EXPECT_EQ(occurrences(end.output, option + " must be from "), 1u) << end.output;
-  }
+  for (const std::string option : {"--epochs", "--corrupt"})
+    expect_refused({{{PATH_fashion_mnist, option, "-2"}, option + " must be from "}}, 2);
 }
 
 TEST_P(FashionMnistQuickly, DamagedDataAreNamedOnce) {

@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,13 @@ inline void expect_refused(const std::vector<BadCommandLine>& cases, int ranks =
     EXPECT_EQ(end.status, 2) << end.output;
     EXPECT_EQ(occurrences(end.output, says), 1u) << end.output;
   }
+}
+
+// The hash that a training ends with.
+inline std::string parameters_in(const std::string& output) {
+  std::smatch match;
+  EXPECT_TRUE(std::regex_search(output, match, std::regex("parameters:? ([0-9a-f]{16}) on every rank"))) << output;
+  return match.empty() ? "" : match[1].str();
 }
 
 using Settings = std::map<std::string, std::string>;  // options and their values; "": a switch

@@ -4,16 +4,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <regex>
 
 #if defined(MULTINODE_HAVE_GLOO) && defined(PATH_mnrun)
 namespace live_test {
-
-std::string parameters_of(const std::string& output) {
-  std::smatch match;
-  EXPECT_TRUE(std::regex_search(output, match, std::regex("parameters: ([0-9a-f]{16}) on every rank"))) << output;
-  return match.empty() ? "" : match[1].str();
-}
 
 std::vector<std::string> live(int ranks, Settings settings = {}) {
   settings.insert({{"--live", std::to_string(ranks)}, {"--log-every", "1"}, {"--min-accuracy", "0"}});
@@ -34,14 +27,14 @@ TEST(Live, TrainsTheParametersOfAnOrdinaryTraining) {
     const Result alive = run(live(ranks, settings));
     EXPECT_EQ(alive.status, 0) << alive.all();
     const Ranks::End plain = Ranks(Starter::bare, ranks, command(PATH_fashion_mnist, learn(settings))).wait();
-    EXPECT_EQ(parameters_of(alive.all()), parameters_of(plain.output)) << ranks << " ranks, " << optimizer;
+    EXPECT_EQ(parameters_in(alive.all()), parameters_in(plain.output)) << ranks << " ranks, " << optimizer;
   }
 }
 
 // Two of three die at once; the third has the state, and the new ones take it.
 TEST(Live, TheSurvivorKeepsItsProcessAndGivesItsStateToTheNewRanks) {
   const Settings settings{{"--epochs", "12"}, {"--optimizer", "adam"}};
-  const std::string whole = parameters_of(run(live(3, settings)).all());
+  const std::string whole = parameters_in(run(live(3, settings)).all());
   Process process(live(3, settings));
   ASSERT_TRUE(process.wait_for("step 20 of")) << process.wait(1s).all();
   const std::vector<pid_t> before = children_of(process.pid());
@@ -53,13 +46,13 @@ TEST(Live, TheSurvivorKeepsItsProcessAndGivesItsStateToTheNewRanks) {
   EXPECT_EQ(std::ranges::count(after, before[1]), 1) << "the survivor is the same process";
   const Result result = process.wait();
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_EQ(parameters_of(result.all()), whole) << result.all();
+  EXPECT_EQ(parameters_in(result.all()), whole) << result.all();
   EXPECT_EQ(occurrences(result.all(), "was killed by signal 9"), 2u) << result.all();
 }
 
 TEST(Live, ARankThatHangsIsKilledAndReplaced) {
   const Settings settings{{"--epochs", "12"}, {"--timeout", "2"}};
-  const std::string whole = parameters_of(run(live(2, settings)).all());
+  const std::string whole = parameters_in(run(live(2, settings)).all());
   Process process(live(2, settings));
   ASSERT_TRUE(process.wait_for("step 20 of")) << process.wait(1s).all();
   ASSERT_EQ(::kill(children_of(process.pid()).at(1), SIGSTOP), 0);
@@ -67,7 +60,7 @@ TEST(Live, ARankThatHangsIsKilledAndReplaced) {
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_SAYS(result.all(), "rank 1 (pid ");
   EXPECT_SAYS(result.all(), ") did not answer within the deadline and is killed");
-  EXPECT_EQ(parameters_of(result.all()), whole) << result.all();
+  EXPECT_EQ(parameters_in(result.all()), whole) << result.all();
 }
 
 TEST(Live, EndsWithTheReasonWhenARestartWouldNotHelp) {

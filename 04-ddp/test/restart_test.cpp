@@ -21,26 +21,15 @@ namespace restart_test {
 namespace fs = std::filesystem;
 using multinode::names_in;
 
-// The results that the program prints, without times.
-struct Outcome {
-  std::string parameters, loss, accuracy;  // a hash; of the last epoch
-  bool operator==(const Outcome&) const = default;
-};
+// The results that the program prints, without times: "parameters", a hash; "loss" and "accuracy" of the last epoch.
+using Outcome = std::map<std::string, std::string>;
 
 Outcome outcome_of(const std::string& output) {
-  std::smatch match;
-  Outcome outcome;
-  if (std::regex_search(output, match, std::regex("parameters: ([0-9a-f]{16}) on every rank")))
-    outcome.parameters = match[1];
+  Outcome outcome{{"parameters", parameters_in(output)}};
   const std::regex epoch("epoch [0-9]+: loss ([0-9.]+), test accuracy ([0-9.]+) %");
   for (std::sregex_iterator at(output.begin(), output.end(), epoch), stop; at != stop; ++at)
-    outcome.loss = (*at)[1], outcome.accuracy = (*at)[2];
-  EXPECT_NE(outcome.parameters, "") << output;
+    outcome["loss"] = (*at)[1], outcome["accuracy"] = (*at)[2];
   return outcome;
-}
-
-std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
-  return out << outcome.parameters << ", loss " << outcome.loss << ", accuracy " << outcome.accuracy;
 }
 
 class Restart : public ::testing::TestWithParam<Way> {
@@ -73,7 +62,7 @@ TEST_P(Restart, GoesOnBitForBit) {
       return run(ranks, settings);
     };
     const Outcome whole = outcome_of(run(ranks, common));
-    EXPECT_NE(outcome_of(run_to("17")).parameters, whole.parameters);
+    EXPECT_NE(outcome_of(run_to("17")).at("parameters"), whole.at("parameters"));
     if (ranks == 3) run_to("22");
     const std::string rest = run_to("0");
     EXPECT_SAYS(rest,
@@ -84,35 +73,19 @@ TEST_P(Restart, GoesOnBitForBit) {
     // Nothing is left to do: the same answer.
     const std::string again = run_to("0");
     EXPECT_EQ(occurrences(again, "epoch 3:"), 0u) << again;
-    EXPECT_EQ(outcome_of(again).parameters, whole.parameters);
-    EXPECT_SAYS(again, "RIGHT: test accuracy " + whole.accuracy + " %");
+    EXPECT_EQ(outcome_of(again).at("parameters"), whole.at("parameters"));
+    EXPECT_SAYS(again, "RIGHT: test accuracy " + whole.at("accuracy") + " %");
     EXPECT_EQ(names_in(folder), (std::vector<std::string>{"step-0000000022.checkpoint", "step-0000000033.checkpoint"}));
-  }
-}
-
-// The resumed run prints the same losses as one without a break, even if the break was between two lines.
-TEST_P(Restart, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
-  const Settings settings{
-      {"--log-every", "4"}, {"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", "22"}};
-  const std::string whole = run(2, settings);
-  fs::remove(folder_ / "step-0000000022.checkpoint");
-  const std::string rest = run(2, settings);
-  std::smatch match;
-  for (const std::string line :
-       {"epoch 2 step 8 of 11: loss [0-9.]+\n", "epoch 2: loss [0-9.]+, test accuracy [0-9.]+ %"}) {
-    ASSERT_TRUE(std::regex_search(whole, match, std::regex(line))) << whole;
-    EXPECT_SAYS(rest, match[0].str());
   }
 }
 
 // In double precision the results differ only by rounding, which the printed digits do not show.
 TEST_P(Restart, GoesOnOnAnotherNumberOfRanks) {
-  const Outcome whole = outcome_of(run(1, {{"--precision", "double"}}));
+  Outcome whole = outcome_of(run(1, {{"--precision", "double"}}));
   run(3, {{"--precision", "double"}, {"--checkpoint", checkpoints_}, {"--steps", "17"}});
-  const Outcome mixed = outcome_of(run(2, {{"--precision", "double"}, {"--checkpoint", checkpoints_}}));
-  EXPECT_EQ(mixed.loss, whole.loss);
-  EXPECT_EQ(mixed.accuracy, whole.accuracy);
-  EXPECT_NE(mixed.loss, "");
+  Outcome mixed = outcome_of(run(2, {{"--precision", "double"}, {"--checkpoint", checkpoints_}}));
+  mixed["parameters"] = whole["parameters"];
+  EXPECT_EQ(mixed, whole);
 }
 
 // Each rank has its own folder under the same name, as on nodes without a shared file system.
@@ -135,33 +108,55 @@ TEST_P(Restart, NeedsNoSharedFolder) {
   EXPECT_EQ(outcome_of(rest), whole);
 }
 
-TEST_P(Restart, OtherOptionsAreRefused) {
+// The same images in other files are the same data set, and images with another label are not.
+TEST_P(Restart, OtherOptionsAndOtherDataAreRefused) {
+  const TemporaryFolder data;
+  write_data_set(data.path(), 301, 101, false);
+  const auto expect_refused = [&](const std::string& option, const std::string& value, const std::string& why) {
+    const std::string output = run(1, {{"--checkpoint", checkpoints_}, {option, value}}, 2);
+    EXPECT_SAYS(output, checkpoints_ + "/step-0000000002.checkpoint: a training with " + why);
+    EXPECT_SAYS(output, "; resume with the same, or write checkpoints to another folder\n");
+  };
   run(1, {{"--checkpoint", checkpoints_}, {"--steps", "2"}});
-  EXPECT_SAYS(run(1, {{"--checkpoint", checkpoints_}, {"--dropout", "0"}}, 2),
-              checkpoints_ +
-                  "/step-0000000002.checkpoint: a training with --dropout 0.25, not 0.0; resume with the "
-                  "same, or name another folder");
+  expect_refused("--dropout", "0", "--dropout 0.25, not 0.0");
+  EXPECT_SAYS(run(1, {{"--checkpoint", checkpoints_}, {"--data", data.path()}, {"--steps", "2"}}), "after step 2 of");
+  write_file(data / "train-labels-idx1-ubyte", idx_bytes({301}, std::vector<std::uint8_t>(301, 1)));
+  expect_refused("--data", data.path(), "the data set of CRC-32 \"");
 }
 
-// The newest is cut off: the one before is used, with a warning. If that is damaged as well, the run ends.
+// The newest is a pipe, and the one before it cut off: the one before them is used, with warnings, and the losses are
+// those of a run without a break between two lines. If none is whole, the run ends, as another start would not help.
 TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   const auto run_to = [&](const std::string& steps, int status = 0) {
-    return run(3, {{"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", steps}}, status);
+    const Settings settings{
+        {"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", steps}, {"--log-every", "4"}};
+    return run(3, settings, status);
   };
-  const Outcome whole = outcome_of(run(3, {}));
+  const std::string whole = run(3, {{"--log-every", "4"}});
   run_to("22");
-  const fs::path newest = folder_ / "step-0000000022.checkpoint";
-  fs::resize_file(newest, fs::file_size(newest) / 2);
+  const fs::path pipe = folder_ / "step-0000000030.checkpoint", cut = folder_ / "step-0000000022.checkpoint";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  fs::resize_file(cut, fs::file_size(cut) / 2);
   const std::string output = run_to("0");
-  EXPECT_EQ(occurrences(output, "fashion_mnist: warning: " + newest.string() + ": a checkpoint cut off: "), 1u)
-      << output;
+  EXPECT_EQ(occurrences(output, "fashion_mnist: warning: " + pipe.string() + ": not a regular file; it is "), 1u);
+  EXPECT_EQ(occurrences(output, "fashion_mnist: warning: " + cut.string() + ": a checkpoint cut off: "), 1u) << output;
   EXPECT_SAYS(output, "; it is renamed to step-0000000022.checkpoint.damaged, and the checkpoint before it is used\n");
   EXPECT_SAYS(output, "resumes from " + checkpoints_ + "/step-0000000017.checkpoint, after step 17 of 33\n");
-  EXPECT_EQ(outcome_of(output), whole);
+  EXPECT_EQ(outcome_of(output), outcome_of(whole));
+  std::smatch match;
+  for (const std::string line : {"epoch 2 step 8 of 11: loss [0-9.]+\n", "epoch 2: loss [0-9.]+, test"}) {
+    ASSERT_TRUE(std::regex_search(whole, match, std::regex(line))) << whole;
+    EXPECT_SAYS(output, match[0].str());
+  }
 
-  for (const auto& name : names_in(checkpoints_))
+  const std::vector<std::string> names = names_in(checkpoints_);
+  for (const auto& name : names)
     if (name.ends_with(".checkpoint")) fs::resize_file(folder_ / name, 1000);
-  EXPECT_EQ(occurrences(run_to("0", 1), ".checkpoint: a checkpoint cut off"), 2u);
+  const std::string none = run_to("0", 2);
+  EXPECT_EQ(occurrences(none, ".checkpoint: a checkpoint cut off"), 2u) << none;
+  EXPECT_EQ(occurrences(none, "fashion_mnist: "), 1u) << "one line: " << none;
+  EXPECT_SAYS(none, "; remove these to start anew, or name another folder\n");
+  EXPECT_EQ(names_in(checkpoints_), names);
 }
 
 // A disk with room for one checkpoint (5.4 MB): the second one fails, the first stays, and training resumes from it.
@@ -261,7 +256,7 @@ TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
     std::cout << "kill " << kill << ": rank " << rank << " after step " << step << ": all ended in "
               << std::round(ended.count() * 100) / 100 << " s, "
               << (resumed ? "resumed after step " + from[1].str() : "began anew") << ", parameters "
-              << outcome.parameters << (outcome == whole ? ", as without" : ", WRONG") << "\n";
+              << outcome.at("parameters") << (outcome == whole ? ", as without" : ", WRONG") << "\n";
   }
 }
 
