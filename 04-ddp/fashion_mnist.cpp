@@ -158,6 +158,21 @@ Optimizer<Model> make_optimizer(Model& model, const Options& options) {
   return Optimizer<Model>(std::in_place_type<typename Model::Sgd>, model.parameters(), options.momentum);
 }
 
+// Of this rank's part of the images, `capacity` at once.
+template <class Model>
+model::Totals test(Model& model, const data::Images& images, int rank, int size, std::size_t capacity) {
+  const ddp::Range part = ddp::part_of(images.size(), count(rank), count(size));
+  data::Batch<typename Model::value_type> batch;
+  for (std::size_t begin = part.begin; begin < part.end; begin += capacity) {
+    std::vector<std::uint32_t> samples(std::min(capacity, part.end - begin));
+    std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
+    data::gather(images, samples, batch);
+    model.load(batch, {});
+    model.forward();
+  }
+  return model.take_totals();
+}
+
 template <class Model>
 class Classifier : public trainer::Module {
   using T = typename Model::value_type;
@@ -232,19 +247,9 @@ class Classifier : public trainer::Module {
     return {sums[0], sums[1]};
   }
 
-  // Each rank looks at its part of the images.
   trainer::Metrics validate() override {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun_;
-    const ddp::Range part = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
-    Batch batch;
-    for (std::size_t begin = part.begin; begin < part.end; begin += capacity_) {
-      std::vector<std::uint32_t> samples(std::min(capacity_, part.end - begin));
-      std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
-      data::gather(images_.test, samples, batch);
-      model_.load(batch, {});
-      model_.forward();
-    }
-    const model::Totals totals = model_.take_totals();
+    const model::Totals totals = test(model_, images_.test, world_.rank(), world_.size(), capacity_);
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
     sum_over_ranks(communicator_, model_, sums);
     const auto images = static_cast<double>(images_.test.size());
@@ -425,15 +430,7 @@ int train_live(const Options& options) {
 
       // The number of test images that are classified correctly, and whether all ranks have the same parameters.
       model.take_totals();
-      const ddp::Range part = ddp::part_of(images.test.size(), count(rank), count(size));
-      for (std::size_t begin = part.begin; begin < part.end; begin += count(options.batch_size)) {
-        std::vector<std::uint32_t> samples(std::min(count(options.batch_size), part.end - begin));
-        std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
-        data::gather(images.test, samples, batch);
-        model.load(batch, {});
-        model.forward();
-      }
-      double right = static_cast<double>(model.take_totals().right);
+      double right = static_cast<double>(test(model, images.test, rank, size, count(options.batch_size)).right);
       sum({&right, 1});
       std::vector<float> parameters = model.copy_parameters();
       const ddp::NamedBlock block{"parameters", {parameters.size()}, std::span(parameters)};

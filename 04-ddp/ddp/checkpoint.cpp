@@ -88,15 +88,12 @@ class TemporaryFile {
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  void write(const void* data, std::size_t bytes) {
+  void write(const void* data, std::size_t bytes) try {
     sum_ = add_to(sum_, data, bytes);
-    for (const char* at = static_cast<const char*>(data); bytes > 0;) {
-      const ssize_t done = ::write(fd_.get(), at, bytes);
-      if (done < 0 && errno != EINTR) fail();
-      if (done < 0) continue;
-      at += done;
-      bytes -= static_cast<std::size_t>(done);
-    }
+    multinode::write_all(fd_.get(), {static_cast<const char*>(data), bytes}, path_);
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    fail();
   }
   Checksum sum() const { return sum_; }
 
