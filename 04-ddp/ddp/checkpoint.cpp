@@ -182,7 +182,7 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   struct Source {
     std::vector<std::size_t> shape;
     std::string type;
-    std::size_t begin, end;
+    std::size_t begin = 0, end = 0;
   };
   std::map<std::string, Source> sources;
   nlohmann::json state;
@@ -247,7 +247,7 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   const int error = errno;
   struct stat found {};
   const bool there = (file ? ::fstat(file.get(), &found) : ::lstat(path.c_str(), &found)) == 0;
-  if (there && !S_ISREG(found.st_mode) && (file || error != EACCES))
+  if (there && !S_ISREG(found.st_mode) && (file || error == ENOENT || error == ELOOP))
     throw DamagedCheckpoint(path.string() + (S_ISLNK(found.st_mode) ? ": a link to nothing" : ": not a regular file"));
   if (!file) throw unreadable(error);
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(found.st_size));
