@@ -311,7 +311,7 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
 CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) : path_(file) {
   const auto refuse = [&] { refuse_to_write(checkpoints, path_.filename().string() + ": " + std::strerror(errno)); };
   if (is_sticky(folder_of(path_))) path_ += "-" + std::to_string(::geteuid());  // each user has files of his own there
-  for (;;) {
+  for (int attempt = 0; attempt < 100; ++attempt) {  // not forever, where inode numbers change
     fd_ = multinode::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     const bool of_a_colleague = !fd_ && errno == EACCES;
     if (of_a_colleague)

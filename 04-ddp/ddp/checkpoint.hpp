@@ -77,15 +77,13 @@ Restored load_checkpoint(multinode::World& world, multinode::Communicator& commu
                          const nlohmann::json& options = nlohmann::json::object(),
                          const std::function<void()>& share = {});
 
-// Held by the one process that writes these checkpoints. The file names it, goes with the object, and is unlocked when
-// the process ends in another way. In a sticky folder each user has one. Throws multinode::UsageError that names the
-// process that holds it. Where the file system has no locks it does nothing.
+// Held by the one process that writes these checkpoints. The file names the process. The destructor removes it; after a
+// kill it stays, unlocked. In a sticky folder each user has one. Throws multinode::UsageError that names the process
+// that holds it. Without locks in the file system it does nothing.
 class CheckpointLock {
  public:
   CheckpointLock(const std::filesystem::path& checkpoints, const std::filesystem::path& file);
   ~CheckpointLock();
-  CheckpointLock(const CheckpointLock&) = delete;
-  CheckpointLock& operator=(const CheckpointLock&) = delete;
 
  private:
   bool is_there() const;  // the file under its name is the locked one
