@@ -51,7 +51,7 @@ class Run:
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
             "OMPI_MCA_orte_tmpdir_base": str(folder)}
-        self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", "10",
+        self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", "15",
                         "--min-accuracy", "0", "--timeout", "5", "--checkpoint-every", "10"]
         self.mnrun, self.cluster = build / "01-environment/mnrun", build / "06-ray-style/cluster"
 
@@ -76,7 +76,7 @@ class Run:
                 self.daemons.append(self.popen(self.cluster, "start", *where, "--num-cpus", RANKS, "--state", state))
                 subprocess.run([self.cluster, "status", "--wait-for-nodes", str(nodes), "--state", state],
                                env=self.environment, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
-            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-failures", 3, "--state", state, "--",
+            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-counts", 3, "--state", state, "--",
                         *program)
 
     def popen(self, *command):
@@ -197,11 +197,11 @@ def one(build, data, folder, seed, wanted):
     fault = numbers.choice(["rank", "two ranks", "frozen rank", "agent", "frozen agent", "term", "rank, term", "term all",
                             "damage", "second run"])
     folder.mkdir()
-    run, wrong, took, statuses = Run(build, data, folder, starter), [], 0.0, []
+    run, wrong, took, statuses, late = Run(build, data, folder, starter), [], 0.0, [], False
     try:
         run.start()
-        time.sleep(numbers.expovariate(1))
-        began, asked = time.monotonic(), False
+        time.sleep(numbers.uniform(0, 3))
+        began, asked, late = time.monotonic(), False, all(p.poll() is not None for p in run.launchers)
         if fault == "second run":
             second = subprocess.run([*map(str, run.program), "--checkpoint", str(run.checkpoints)], env=run.environment,
                                     text=True, capture_output=True, timeout=LIMIT, check=False)
@@ -238,7 +238,7 @@ def one(build, data, folder, seed, wanted):
         line += f": WRONG: {wrong}\n{run.output()[-3000:]}"
     else:
         shutil.rmtree(folder)
-    return line, wrong, took
+    return line, wrong, took, late
 
 
 def main():
@@ -262,17 +262,18 @@ def main():
             if any(run.end()) or not run.hash():
                 sys.exit(f"disturbed_runs: {starter} undisturbed:\n{run.output()}")
             wanted.append(run.hash())
-        failures, longest = collections.Counter(), 0.0
+        counts, longest = collections.Counter(), 0.0
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             runs = [pool.submit(one, build, top / "data", top / str(seed), seed, wanted) for seed in seeds]
             for result in concurrent.futures.as_completed(runs):
-                line, wrong, took = result.result()
+                line, wrong, took, late = result.result()
                 print(line, flush=True)
-                failures["wrong"] += bool(wrong)
+                counts["wrong"] += bool(wrong)
+                counts["had ended"] += late
                 longest = max(longest, took)
-    print(f"{len(runs)} disturbed runs, seeds {seeds[0]} to {seeds[-1]}: {failures['wrong']} wrong; "
-          f"the longest ended {longest:.1f} s after it was disturbed")
-    return 1 if failures["wrong"] else 0
+    print(f"{len(runs)} disturbed runs, seeds {seeds[0]} to {seeds[-1]}: {counts['wrong']} wrong; "
+          f"{counts['had ended']} had ended before; the longest ended {longest:.1f} s after it was disturbed")
+    return 1 if counts["wrong"] else 0
 
 
 if __name__ == "__main__":
