@@ -67,5 +67,6 @@ int main(int argc, char** argv) {
     std::printf("%s: %d process%s on %d node%s, the sum of the ranks is %lld\n", right ? "RIGHT" : "WRONG", size,
                 size == 1 ? "" : "es", nodes, nodes == 1 ? "" : "s", sum);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("hello_mpi: standard output"), 1;
   return right ? 0 : 1;
 }

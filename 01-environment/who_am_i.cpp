@@ -87,5 +87,6 @@ int main() {
   else
     std::printf("%s: node %d of %d, says %s: start the processes of this node with torchrun or mnrun\n", verdict, rank,
                 size, believed->name);
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("who_am_i: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -47,5 +47,6 @@ int main(int argc, char** argv) {
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %ld elements wrong on %d processes\n", wrong == 0 ? "RIGHT" : "WRONG", wrong, size);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("all_reduce: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 }

@@ -125,5 +125,6 @@ int main(int argc, char** argv) {
         "%s: %ld + %ld of %ld cells differ from one process\n",
         time_alone, time[0], time[1], right ? "RIGHT" : "WRONG", differ[0], differ[1], all);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("heat: standard output"), 1;
   return right ? 0 : 1;
 }

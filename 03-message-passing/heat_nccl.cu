@@ -95,5 +95,6 @@ int main(int argc, char** argv) {
   check(cudaStreamDestroy(stream));
   check(ncclCommDestroy(world));
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("heat_nccl: standard output"), 1;
   return differ == 0 ? 0 : 1;
 }

@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
     // A rank that leaves closes its connections, and a rank that is still connecting to it fails: leave together.
     gloo::BarrierOptions all(world);
     gloo::barrier(all);
+    if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("send_gloo: standard output"), 1;
     return wrong == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", rank, error.what());

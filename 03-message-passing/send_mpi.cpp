@@ -36,5 +36,6 @@ int main(int argc, char** argv) {
   if (rank == 0)
     std::printf("%s: %ld of %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong, (size - 1) * count);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("send_mpi: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 }

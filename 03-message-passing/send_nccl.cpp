@@ -72,5 +72,6 @@ int main(int argc, char** argv) {
   check(cudaFree(on_gpu), "cudaFree");
   MPI_Comm_free(&node);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("send_nccl: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 }

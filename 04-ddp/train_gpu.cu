@@ -240,5 +240,6 @@ int main(int argc, char** argv) {
   check(ncclCommDestroy(world));
   check(ncclCommDestroy(self));
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_gpu: standard output"), 1;
   return right ? 0 : 1;
 }

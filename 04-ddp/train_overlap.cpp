@@ -247,5 +247,6 @@ int main(int argc, char** argv) {
     std::printf("%s: loss %.4f, %d parameters differ from one process\n", right ? "RIGHT" : "WRONG", loss, different);
   }
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_overlap: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -195,5 +195,6 @@ int main(int argc, char** argv) {
     std::printf("%s: loss %.4f; parameters and gradients: %lu KiB per rank, %lu in one process\n",
                 right ? "RIGHT" : "WRONG", loss, most[0] / 1024, most[1] / 1024);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_sharded: standard output"), 1;
   return right ? 0 : 1;
 }

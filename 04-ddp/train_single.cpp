@@ -139,5 +139,6 @@ int main() {
   const bool right = loss < 0.5;  // a guess has log 8 = 2.08
   std::printf("median step: %.3f ms\n", median);
   std::printf("%s: loss %.4f\n", right ? "RIGHT" : "WRONG", loss);
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_single: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -88,5 +88,6 @@ int main(int argc, char** argv) {
   check(cudaFree(on_gpu), "cudaFree");
   MPI_Comm_free(&node);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("pi_gpu: standard output"), 1;
   return right ? 0 : 1;
 }

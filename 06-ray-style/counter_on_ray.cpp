@@ -36,5 +36,6 @@ int main(int argc, char** argv) {
   const bool right = value == 20 && refused;
   std::printf("10 + 1 + 2 + 3 + 4 = %d\n%s\n", value, right ? "RIGHT" : "WRONG");
   ray::Shutdown();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("counter_on_ray: standard output"), 1;
   return right ? 0 : 1;
 }

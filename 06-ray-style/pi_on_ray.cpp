@@ -83,5 +83,6 @@ int main(int argc, char** argv) {
               ratios[4], int(batch), ratios.front(), ratios.back());
   std::printf("%s\n", right ? "RIGHT" : "WRONG");
   ray::Shutdown();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("pi_on_ray: standard output"), 1;
   return right ? 0 : 1;
 }

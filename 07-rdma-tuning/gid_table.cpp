@@ -86,5 +86,6 @@ int main(int argc, char** argv) {
     }
   }
   std::printf("\n%s", verdicts.c_str());
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("gid_table: standard output"), 1;
   return right ? 0 : 1;
 }

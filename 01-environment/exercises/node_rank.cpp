@@ -31,5 +31,6 @@ int main(int argc, char** argv) {
   if (rank == 0) std::printf("%s\n", right ? "RIGHT" : "WRONG");
   MPI_Comm_free(&node);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("node_rank: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -33,5 +33,6 @@ int main(int argc, char** argv) {
     std::printf("%s: same on all ranks: %s, then, with another value on rank %d: %s\n", right ? "RIGHT" : "WRONG",
                 same ? "yes" : "no", size - 1, still_same ? "yes" : "no");
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("same_everywhere: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -54,5 +54,6 @@ int main(int argc, char** argv) {
     std::printf("%s: %ld elements wrong, each rank sent %.3f of its data\n", right ? "RIGHT" : "WRONG", wrong,
                 double(sent) / count);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("ring_all_reduce: standard output"), 1;
   return right ? 0 : 1;
 }

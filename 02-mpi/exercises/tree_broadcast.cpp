@@ -60,5 +60,6 @@ int main(int argc, char** argv) {
                 sends, rounds);
   }
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("tree_broadcast: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -33,5 +33,6 @@ int main(int argc, char** argv) {
   MPI_Bcast(&wrong, 1, MPI_INT, 0, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %d steps, others on %d ranks\n", wrong == 0 ? "RIGHT" : "WRONG", steps, wrong);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("converge: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 }

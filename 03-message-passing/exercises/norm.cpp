@@ -35,5 +35,6 @@ int main(int argc, char** argv) {
   const bool right = std::abs(after - 1) < 1e-12;
   if (rank == 0) std::printf("%s: the length was %.3f and is %.3f\n", right ? "RIGHT" : "WRONG", before, after);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("norm: standard output"), 1;
   return right ? 0 : 1;
 }

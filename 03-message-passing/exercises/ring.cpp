@@ -34,5 +34,6 @@ int main(int argc, char** argv) {
   MPI_Bcast(&wrong, 1, MPI_INT, 0, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("ring: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 }

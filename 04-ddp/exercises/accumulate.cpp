@@ -74,5 +74,6 @@ int main(int argc, char** argv) {
     std::printf("%s: weight 4 is %.6f, %d all-reduces in %zu steps\n", right ? "RIGHT" : "WRONG", weights[4], calls,
                 steps);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("accumulate: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -75,5 +75,6 @@ int main(int argc, char** argv) {
     std::printf("%s: weight 4 is %.6f, each rank keeps %zu of %zu velocities\n", right ? "RIGHT" : "WRONG",
                 result.weights[4], result.kept, features);
   MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("sharded_update: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -43,5 +43,6 @@ int main() {
     std::printf("%s: %s: index %d\n", chosen == index ? "RIGHT" : "WRONG", name, chosen);
     right = right && chosen == index;
   }
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("gid_rule: standard output"), 1;
   return right ? 0 : 1;
 }

@@ -16,7 +16,8 @@ CHAPTER/test/lessons.json has, for each lesson program:
 
 The compile line stands in the head comment of the program and, but for an exercise, as a command in README.md. It is run
 with warnings as errors; clang++ (where installed) only checks the program. --headers and --libraries say where CMake
-found CUDA and NCCL. Exit status: 0 passed, 1 failed, 77 something that the line needs is not installed.
+found CUDA and NCCL. The program is also run once with a full disk (/dev/full) as its standard output: it must say so.
+Exit status: 0 passed, 1 failed, 77 something that the line needs is not installed.
 """
 import argparse
 import json
@@ -120,6 +121,10 @@ def main():
                 raise Failure(f"{name} answers {found} with n = {n}, the tool {tool}: {lesson['tool']}")
 
         n = lesson.get("mistakes_at", min(2, max(lesson["processes"])))
+        (pathlib.Path(folder) / "full").write_text('exec "$@" >/dev/full')
+        status, output = start(lesson["run"].replace(f"./{name}", f"sh ./full ./{name}"), n)
+        if status == 0 or f"{name}: standard output: No space left on device" not in output:
+            raise Failure(f"whose output cannot be written, {name} ends with exit status {status}:\n{output}")
         wrong = {}
         if exercise:
             wrong["the skeleton"] = source.read_text()
