@@ -2,6 +2,7 @@
 // agree out of band on the survivors and on the step to continue from, abort the communicator, and make a new one.
 // Exit status: 0 every step right, 1 a step wrong or this rank left out, 2 bad command line or environment, 77 no GPU.
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/device.hpp>
@@ -335,7 +336,8 @@ int main(int argc, char** argv) {
   known.add(options.common.description());
   try {
     const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
-    if (!multinode::parse_command_line(argc, argv, known, launch.rank.value == 0)) return multinode::exit_right;
+    if (!multinode::parse_command_line(argc, argv, known, launch.rank.value == 0))
+      return multinode::flush_output("recover_nccl", multinode::exit_right);
     multinode::require_range("--steps", options.steps, 1, 1'000'000'000);
     if (options.common.backend != "auto" && options.common.backend != "nccl")
       throw UsageError("--backend " + options.common.backend + ": this program shows NCCL");
@@ -345,7 +347,7 @@ int main(int argc, char** argv) {
     const int devices = multinode::device_count();
     if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one");
     check(cudaSetDevice(launch.local_rank.value % devices));
-    return Job(options, launch).run();
+    return multinode::flush_output("recover_nccl", Job(options, launch).run());
   } catch (const std::exception& e) {
     std::cerr << std::string("recover_nccl: ") + e.what() + "\n";
     if (dynamic_cast<const UsageError*>(&e)) return multinode::exit_usage;

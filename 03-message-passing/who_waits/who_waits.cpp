@@ -9,6 +9,7 @@
 #include <multinode/base/deadline.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/net/socket.hpp>
@@ -334,7 +335,7 @@ int main(int argc, char** argv) {
     const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
     prints = launch.rank.value == 0;
     Options options;
-    if (!parse(argc, argv, options, prints)) return multinode::exit_right;
+    if (!parse(argc, argv, options, prints)) return multinode::flush_output("who_waits", multinode::exit_right);
     multinode::ChildCommand command{.arguments = options.command};
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);

@@ -5,6 +5,7 @@
 #include "parts.hpp"
 
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/process/child_process.hpp>
@@ -153,7 +154,7 @@ int run(int argc, const char* const* argv) {
         outputs.emplace_back(job_store, fmt::format("output/{}/{}", message["attempt"].dump(), rank));
     }
     if (message.contains("say")) std::cout << message["say"].get<std::string>() + "\n" << std::flush;
-    if (!std::cout) return multinode::exit_wrong;
+    if (!std::cout) return multinode::exit_right;  // main() says why
     if (message.contains("end")) return message["end"];
   }
 }
@@ -194,7 +195,7 @@ int command(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   try {
-    return cluster::command(argc, argv);
+    return multinode::flush_output("cluster", cluster::command(argc, argv));
   } catch (const std::exception& e) {
     const bool lost = dynamic_cast<const multinode::StoreLost*>(&e);
     const bool refused = dynamic_cast<const multinode::StoreRefused*>(&e);

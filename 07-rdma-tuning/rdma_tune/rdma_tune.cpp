@@ -8,6 +8,7 @@
 #include "rdma_tune/verify.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
 
 #include <iostream>
@@ -39,7 +40,7 @@ int run(int argc, const char* const* argv) {
 
 int rdma_tune_main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return multinode::flush_output("rdma_tune", run(argc, argv));
   } catch (const std::exception& e) {
     std::cerr << std::string("rdma_tune: ") + e.what() + "\n";
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;

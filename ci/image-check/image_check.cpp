@@ -9,6 +9,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/host_list.hpp>
@@ -244,7 +245,7 @@ int command_of(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return command_of(argc, argv);
+    return multinode::flush_output("image-check", command_of(argc, argv));
   } catch (const UsageError& error) {
     std::cerr << std::string("image-check: ") + error.what() + "\n";
     return multinode::exit_usage;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <multinode/base/output.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/program.hpp>
 
@@ -32,7 +33,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     prints = launch.rank.value == 0;
     boost::program_options::options_description known = program.options;
     known.add(program.common.description());
-    if (!parse_command_line(argc, argv, known, prints)) return exit_right;
+    if (!parse_command_line(argc, argv, known, prints)) return flush_output(program.name, exit_right);
     program.validate();
 
     prints = true;
@@ -40,8 +41,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     if (const char* text = libraries().emulated_gpus(); text && world.rank() == 0)
       std::cout << "# " << text << '\n' << std::flush;
     try {
-      const int own_status = body(world);
-      std::cout.flush();  // as soon as another rank exits with an error, a launcher may kill this one
+      // Flushed here: as soon as another rank exits with an error, a launcher may kill this one.
+      const int own_status = flush_output(program.name, body(world));
       const int status = agreed(world, own_status);
       // When a rank exits with an error, Open MPI 5's launcher loses what the ranks printed just before.
       if (status != exit_right && launch.under_mpi) std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -14,9 +14,9 @@ namespace multinode {
 
 // `options` are the program's own, `common` the shared ones; both are parsed before `body` runs. Every rank calls
 // `validate` before it connects to the others; it throws UsageError for invalid options. `body` returns exit_right or
-// exit_wrong, and run() returns the worst of all ranks. An exception from `body` ends all ranks (status 2 for
-// UsageError, 77 for HardwareAbsent, else 1), and one line on stderr names the rank and the reason. `common` must
-// outlive the Program.
+// exit_wrong, and run() returns the worst of all ranks; a rank whose output is lost is wrong (flush_output()). An
+// exception from `body` ends all ranks (status 2 for UsageError, 77 for HardwareAbsent, else 1), and one line on stderr
+// names the rank and the reason. `common` must outlive the Program.
 struct Program {
   std::string name;
   boost::program_options::options_description options;
