@@ -4,6 +4,7 @@
 #include <mnrun/supervisor.hpp>
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/output.hpp>
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -47,7 +48,7 @@ int mnrun_main(int argc, char** argv) {
     if (getpid() == 1)
       if (const auto status = be_init()) return *status;
     const auto options = mnrun::parse(argc, argv, multinode::current_environment());
-    return options ? mnrun::supervise(*options) : multinode::exit_right;
+    return options ? mnrun::supervise(*options) : multinode::flush_output("mnrun", multinode::exit_right);
   } catch (const std::exception& e) {
     std::cerr << std::string("mnrun: ") + e.what() + "\n";
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
