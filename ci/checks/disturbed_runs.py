@@ -76,7 +76,7 @@ class Run:
                 self.daemons.append(self.popen(self.cluster, "start", *where, "--num-cpus", RANKS, "--state", state))
                 subprocess.run([self.cluster, "status", "--wait-for-nodes", str(nodes), "--state", state],
                                env=self.environment, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
-            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-counts", 3, "--state", state, "--",
+            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-failures", 3, "--state", state, "--",
                         *program)
 
     def popen(self, *command):
@@ -229,7 +229,7 @@ def one(build, data, folder, seed, wanted):
             wrong.append(f"in the folder: {others}")
     except subprocess.TimeoutExpired:
         wrong.append(f"a hang: {run.processes()}")
-    except subprocess.CalledProcessError as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         wrong.append(str(error))
     finally:
         run.kill_all()
