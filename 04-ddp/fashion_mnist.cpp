@@ -6,8 +6,6 @@
 #include "data/loader.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
-#include "live/member.hpp"
-#include "live/supervisor.hpp"
 #include "model/perceptron.hpp"
 #include "trainer.hpp"
 #include "training_step.hpp"
@@ -60,10 +58,6 @@ struct Options {
   bool no_average = false;
   int corrupt = no_rank;
   int nan = no_rank;
-  int live = 0;
-  int restarts = 10;
-  bool live_rank = false;
-  std::vector<std::string> arguments;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -90,12 +84,6 @@ struct Options {
         ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
         ("min-accuracy", po::value(&min_accuracy),
          "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")  //
-        ("live", po::value(&live)->value_name("RANKS"),
-         "start so many ranks on this host, over gloo; if one dies, the others keep their memory, and a new process "
-         "takes parameters and optimizer state from one of them")  //
-        ("restarts", po::value(&restarts)->default_value(restarts),
-         "with --live: how many processes may be replaced")                                                    //
-        ("live-rank", po::bool_switch(&live_rank), "a rank of --live; used by it")                             //
         ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
         ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")              //
         ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
@@ -119,10 +107,6 @@ struct Options {
     require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
     require_range<std::int64_t>("--patience", patience, 0, 100'000);
     require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
-    require_range("--live", live, 0, 1'000);
-    require_range("--restarts", restarts, 0, 1'000'000);
-    if (live > 0 && (!checkpoint.empty() || patience > 0 || precision != "float"))
-      throw multinode::UsageError("--live: without --checkpoint, --patience and --precision");
     if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
     multinode::parse_backend(common.backend);
   }
@@ -156,21 +140,6 @@ Optimizer<Model> make_optimizer(Model& model, const Options& options) {
   if (options.optimizer == "adam")
     return Optimizer<Model>(std::in_place_type<typename Model::Adam>, model.parameters());
   return Optimizer<Model>(std::in_place_type<typename Model::Sgd>, model.parameters(), options.momentum);
-}
-
-// Of this rank's part of the images, `capacity` at once.
-template <class Model>
-model::Totals test(Model& model, const data::Images& images, int rank, int size, std::size_t capacity) {
-  const ddp::Range part = ddp::part_of(images.size(), count(rank), count(size));
-  data::Batch<typename Model::value_type> batch;
-  for (std::size_t begin = part.begin; begin < part.end; begin += capacity) {
-    std::vector<std::uint32_t> samples(std::min(capacity, part.end - begin));
-    std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
-    data::gather(images, samples, batch);
-    model.load(batch, {});
-    model.forward();
-  }
-  return model.take_totals();
 }
 
 template <class Model>
@@ -247,9 +216,19 @@ class Classifier : public trainer::Module {
     return {sums[0], sums[1]};
   }
 
+  // Each rank looks at its part of the images.
   trainer::Metrics validate() override {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun_;
-    const model::Totals totals = test(model_, images_.test, world_.rank(), world_.size(), capacity_);
+    const ddp::Range part = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
+    Batch batch;
+    for (std::size_t begin = part.begin; begin < part.end; begin += capacity_) {
+      std::vector<std::uint32_t> samples(std::min(capacity_, part.end - begin));
+      std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
+      data::gather(images_.test, samples, batch);
+      model_.load(batch, {});
+      model_.forward();
+    }
+    const model::Totals totals = model_.take_totals();
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
     sum_over_ranks(communicator_, model_, sums);
     const auto images = static_cast<double>(images_.test.size());
@@ -356,125 +335,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
-#ifdef MULTINODE_HAVE_GLOO
-// A rank of --live. The supervisor has written who it is to the standard input.
-int train_live(const Options& options) {
-  int rank = 0, size = 0;
-  std::uint16_t port = 0;
-  std::string token;
-  if (!(std::cin >> rank >> size >> port >> token)) throw multinode::UsageError("--live-rank is for --live alone");
-  const data::FashionMnist images = data::read_fashion_mnist(options.folder);
-  const std::uint64_t seed = options.common.seed;
-  ddp::DistributedSampler sampler(images.train.size(), count(options.batch_size), rank, size, seed);
-  using Model = model::Perceptron<float>;
-  Model model({.sizes = {data::image_bytes, 512, 512, data::classes}, .output_relu = options.output_relu},
-              count(options.batch_size));
-  model.initialize(seed);
-  Optimizer<Model> optimizer = make_optimizer(model, options);
-  std::vector<ddp::NamedBlock> state = model.parameters();
-  std::visit([&](auto& o) { std::ranges::copy(o.state(), std::back_inserter(state)); }, optimizer);
-  std::size_t planned = count(options.epochs) * sampler.steps();
-  const std::size_t last = options.steps > 0 ? std::min(planned, count(options.steps)) : planned;
-
-  live::Member member(rank, size, {"127.0.0.1", port}, token, options.common.timeout);
-  const ddp::AllReduce all_reduce = [&](const multinode::Block& block, std::size_t, const char*) {
-    member.all_reduce(block);
-    return multinode::Work();
-  };
-  const auto sum = [&](std::span<double> numbers) { member.all_reduce(numbers); };
-  std::size_t step = 0, epoch = 0;  // complete steps; of the sampler, from 1
-  data::Batch<float> batch;
-  auto completed = std::chrono::steady_clock::now();
-  while (member.join()) try {
-      // The ranks may be one step apart, and a new one at the beginning. What the foremost has is complete.
-      std::vector<double> steps(count(size));
-      steps[count(rank)] = static_cast<double>(step);
-      sum(steps);
-      const auto foremost = std::ranges::max_element(steps);
-      if (*std::ranges::min_element(steps) != *foremost)
-        for (const ddp::NamedBlock& block : state)
-          member.broadcast(block.block, static_cast<int>(foremost - steps.begin()));
-      step = static_cast<std::size_t>(*foremost);
-      if (foremost - steps.begin() == rank && step > 0)
-        std::cerr << fmt::format(
-            "fashion_mnist: all ranks continue after step {}, {:.2f} s after rank {} completed it\n", step,
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - completed).count(), rank);
-      ddp::Reducer<float> reducer(all_reduce, model.parameters(), model.gradient_storage());
-      if (step == 0 && rank == 0)
-        std::cout << fmt::format(
-                         "{} images to learn from, {} to test with; {} parameters in {} buckets; {} ranks, gloo, "
-                         "on the CPU",
-                         images.train.size(), images.test.size(), ddp::elements_of(model.parameters()),
-                         reducer.plan().buckets.size(), size)
-                  << std::endl;
-      while (step < last) {
-        const std::size_t s = step % sampler.steps();
-        if (const std::size_t now = step / sampler.steps() + 1; now != epoch) {
-          epoch = now;
-          sampler.set_epoch(static_cast<std::uint32_t>(now));
-        }
-        data::gather(images.train, sampler.local_batch(s), batch);
-        std::visit(
-            [&](auto& o) {
-              train_step(model, o, reducer, batch, sampler.global_batch(s).size(),
-                         {options.dropout, seed, static_cast<std::uint32_t>(step)},
-                         options.first_rate() * (1 - static_cast<double>(step) / static_cast<double>(planned)));
-            },
-            optimizer);
-        ++step;
-        completed = std::chrono::steady_clock::now();
-        member.step_completed();
-        if (step % count(options.log_every) == 0 && step < last && rank == 0)
-          std::cout << fmt::format("step {} of {}", step, last) << std::endl;
-      }
-
-      // The number of test images that are classified correctly, and whether all ranks have the same parameters.
-      model.take_totals();
-      double right = static_cast<double>(test(model, images.test, rank, size, count(options.batch_size)).right);
-      sum({&right, 1});
-      std::vector<float> parameters = model.copy_parameters();
-      const ddp::NamedBlock block{"parameters", {parameters.size()}, std::span(parameters)};
-      const std::uint64_t hash = ddp::hash_of({&block, 1});
-      std::vector<std::uint64_t> hashes(count(size));
-      hashes[count(rank)] = hash;
-      member.all_reduce(std::span(hashes));
-      member.finish(nlohmann::json{{"accuracy", 100 * right / static_cast<double>(images.test.size())},
-                                   {"parameters", fmt::format("{:016x}", hash)},
-                                   {"identical", std::ranges::count(hashes, hash) == size}}
-                        .dump());
-      break;
-    } catch (const live::PeerLost&) {
-      member.leave();
-    }
-  return multinode::exit_right;
-}
-
-int supervise_live(const Options& options) {
-  std::vector<std::string> arguments = options.arguments;
-  arguments.emplace_back("--live-rank");
-  const auto result = nlohmann::json::parse(
-      live::supervise({"fashion_mnist", arguments, options.live, options.restarts, options.common.timeout}));
-  const double accuracy = result.at("accuracy"), wanted = std::max(options.min_accuracy, 0.0);
-  const bool right = result.at("identical") && accuracy >= wanted;
-  if (result.at("identical"))
-    std::cout << "parameters: " << result.at("parameters").get<std::string>() << " on every rank\n";
-  std::cout << fmt::format("{}: test accuracy {:.2f} %{}", right ? "RIGHT" : "WRONG", accuracy,
-                           result.at("identical") ? "" : "; the ranks' parameters differ")
-            << std::endl;
-  return right ? multinode::exit_right : multinode::exit_wrong;
-}
-#else
-int train_live(const Options&) {
-  throw multinode::UsageError("--live: this build has no Gloo: apt install libgloo-dev, and build again");
-}
-int supervise_live(const Options& options) { return train_live(options); }
-#endif
-
 int run(multinode::World& world, const Options& options) {
-  if (options.live > 0 && world.size() > 1)
-    throw multinode::UsageError("--live starts the ranks itself: start it alone, without a launcher");
-  if (options.live_rank) return train_live(options);
-  if (options.live > 0) return supervise_live(options);
   if (!options.checkpoint.empty()) std::signal(SIGUSR1, [](int) { save_asked = 1; });
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
@@ -489,6 +350,5 @@ int run(multinode::World& world, const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  options.arguments.assign(argv, argv + argc);
   return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
 }

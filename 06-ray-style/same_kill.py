@@ -7,8 +7,8 @@ usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults 
 Faults: `process` kills a rank (SIGKILL), `freeze` stops a rank (SIGSTOP), `node` kills all processes of a host. The first
 two hit one training N times, at random steps; the last hits N trainings once. The parameters must in the end have the
 hash of an undisturbed training under the same launcher. "seen" is the launcher's own line about the failure; "again" is
-the first step of the next start. Both count from the kill. "live" is `fashion_mnist --live`, on
-one host. A launcher that is not installed is left out.
+the first step of the next start. Both count from the kill. A launcher that is not
+installed is left out.
 Exit status: 0 all hashes are the same, 1 not, 2 bad command line, 77 test hosts are impossible here.
 """
 import argparse
@@ -60,7 +60,6 @@ def processes(namespace):
 
 class Launcher:
     has_spare = True  # the third host takes the place of one that is lost; else that comes back at once
-    one_host = False
     restarted = "images to learn from"  # what is printed before the training continues
 
     def __init__(self, build, folder):
@@ -176,24 +175,14 @@ class Slurm(Launcher):
                "--num-threads=2 --force 2>/dev/null; slurmd")
 
 
-class Live(Launcher):  # the training itself: ranks on one host, which keep their processes; without checkpoints
-    needs, seen = "04-ddp/fashion_mnist", r"; restart \d+ of "
-    one_host = True
-    restarted = "all ranks continue after step"
-
-    def train(self, program):
-        cut = program.index("--checkpoint-every")
-        return [on("node0", *program[:cut], *program[cut + 2:-2], "--live", 4, "--restarts", 100)]
-
-
-LAUNCHERS = {"Ray": Ray, "torchrun": Torchrun, "mnrun": Mnrun, "Slurm": Slurm, "cluster": Cluster, "live": Live}
+LAUNCHERS = {"Ray": Ray, "torchrun": Torchrun, "mnrun": Mnrun, "Slurm": Slurm, "cluster": Cluster}
 STEP = r"(?<!after )step (\d+) of \d+"
 
 
 class Training:
     def __init__(self, launcher, folder, steps):
         self.lines, self.queue, self.running, self.launcher = [], queue.Queue(), 0, launcher
-        self.marker = "--live-rank" if launcher.one_host else str(folder / "checkpoints")
+        self.marker = str(folder / "checkpoints")
         self.follow(launcher.train([launcher.build / "04-ddp/fashion_mnist", "--backend", "gloo", "--epochs", 1, "--batch-size", 64,
                                     "--steps", steps, "--log-every", 1, "--checkpoint-every", EVERY, "--timeout", TIMEOUT,
                                     "--checkpoint", folder / "checkpoints"]))
@@ -353,8 +342,6 @@ def main():
                 training.end()
             status = 0
             for fault in options.faults.split(","):
-                if fault == "node" and launcher.one_host:
-                    continue
                 seen, again, same = cell(launcher, fault, options.kills, launcher.folder, undisturbed)
                 counts = {"the same": same.count(True), "WRONG": same.count(False), "the run ended": same.count(None)}
                 verdict = ", ".join(f"{text} ({count} of {len(same)})" for text, count in counts.items() if count)
