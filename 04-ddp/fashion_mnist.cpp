@@ -83,7 +83,7 @@ struct Options {
          "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
         ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
         ("min-accuracy", po::value(&min_accuracy),
-         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")  //
+         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
         ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
         ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")              //
         ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
