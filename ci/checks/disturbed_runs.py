@@ -105,7 +105,15 @@ class Run:
 
     def end(self):
         """Waits for the end of the launchers; their statuses."""
-        statuses = [launcher.wait(LIMIT) for launcher in self.launchers]
+        statuses = []
+        for launcher in self.launchers:
+            try:
+                statuses.append(launcher.wait(LIMIT))
+            except subprocess.TimeoutExpired:
+                if self.starter != "mpirun" or self.ranks():
+                    raise
+                launcher.kill()  # Open MPI 4.1.4 sometimes hangs in PMIx_server_finalize, when all ranks have ended
+                statuses.append(f"hung, and was killed: {launcher.wait()}")
         self.launchers = []
         if self.daemons:
             subprocess.run(list(map(str, self.stop_cluster)), env=self.environment, timeout=LIMIT, check=False,
