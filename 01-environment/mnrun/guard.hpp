@@ -7,9 +7,9 @@
 
 namespace mnrun {
 
-// The kernel kills the processes of a killed mnrun, but not what they have started. A small process does: it waits for
-// the end of mnrun, and then kills what is left in the groups that it was told of. It has a session and a name of its
-// own, so that what kills mnrun by its name or its group does not reach it.
+// When mnrun is killed, the kernel kills its processes, but not what they have started. The guard is a small process
+// that waits for the end of mnrun and then kills the process groups that it was told of. It has its own session and
+// name, so that it survives a kill of mnrun's process group or by mnrun's name.
 class Guard {
  public:
   Guard();   // to be made before mnrun starts a thread; throws std::system_error

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trainings that something disturbs at a random moment: a rank, an agent or a launcher is killed or stopped, a signal
-comes, a checkpoint is damaged, a second run wants the same folder. Each must end, with nothing left behind, and resume
-from its checkpoints to the parameters of a training that nobody disturbed. Prints a line per run with its seed, which
---only SEED runs again. Exit status: 0 all were right, 1 not."""
+comes, a checkpoint is damaged, a second run wants the same folder. Each must end, leave no process and no file, and
+resume from its checkpoints to the parameters of an undisturbed training. Prints a line per run; --only SEED repeats
+one. Exit status: 0 all were right, 1 not."""
 import argparse
 import collections
 import concurrent.futures
