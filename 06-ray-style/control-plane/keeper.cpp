@@ -76,7 +76,7 @@ int keep(int argc, const char* const* argv) {
   const pid_t pid = program ? program->pid() : 0;
 
   std::atomic<bool> sent = false;
-  const std::jthread sender([&, pipe = std::move(from)]() mutable {
+  std::jthread sender([&, pipe = std::move(from)]() mutable {
     try {
       send_output(pipe, pid);
     } catch (const std::exception& e) {
@@ -108,6 +108,7 @@ int keep(int argc, const char* const* argv) {
   while (!status && in_time) in_time = may_wait();
   for (; multinode::reap_children(reaped); usleep(1000)) multinode::kill_descendants();
   while (!sent && in_time) in_time = may_wait();
+  if (sent) sender.join();
   _exit(status.value_or(1));  // the destructors would wait
 }
 

@@ -43,7 +43,7 @@ def free_port():
 class Run:
     """One training in a folder of its own, with the processes that launch it."""
 
-    def __init__(self, build, data, folder, starter):
+    def __init__(self, build, data, folder, starter, epochs):
         self.folder, self.starter, self.launchers, self.daemons, self.starts = folder, starter, [], [], 0
         self.checkpoints = folder / "ck"
         self.environment = os.environ | {
@@ -51,7 +51,7 @@ class Run:
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
             "OMPI_MCA_orte_tmpdir_base": str(folder)}
-        self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", "15",
+        self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", str(epochs),
                         "--min-accuracy", "0", "--timeout", "5", "--checkpoint-every", "10"]
         self.mnrun, self.cluster = build / "01-environment/mnrun", build / "06-ray-style/cluster"
 
@@ -198,14 +198,14 @@ def disturb(run, numbers, fault):
     return False
 
 
-def one(build, data, folder, seed, wanted):
+def one(build, data, folder, seed, epochs, wanted):
     """A disturbed run. Returns the line about it, and what is wrong with it."""
     numbers = random.Random(seed)
     starter = numbers.choice(["mnrun", "agents", "agents", "mpirun", "cluster"])
     fault = numbers.choice(["rank", "two ranks", "frozen rank", "agent", "frozen agent", "term", "rank, term", "term all",
                             "damage", "second run"])
     folder.mkdir()
-    run, wrong, took, statuses, late = Run(build, data, folder, starter), [], 0.0, [], False
+    run, wrong, took, statuses, late = Run(build, data, folder, starter, epochs), [], 0.0, [], False
     try:
         run.start()
         time.sleep(numbers.uniform(0, 3))
@@ -255,6 +255,7 @@ def main():
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the next has the next")
     parser.add_argument("--only", type=int, help="one run, of this seed")
+    parser.add_argument("--epochs", type=int, default=15, help="of a training; fewer for a slow build")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
     options = parser.parse_args()
     seeds = [options.only] if options.only is not None else range(options.seed, options.seed + options.runs)
@@ -265,14 +266,14 @@ def main():
         for starter in ("mnrun", "mpirun"):
             folder = top / starter
             folder.mkdir()
-            run = Run(build, top / "data", folder, starter)
+            run = Run(build, top / "data", folder, starter, options.epochs)
             run.start()
             if any(run.end()) or not run.hash():
                 sys.exit(f"disturbed_runs: {starter} undisturbed:\n{run.output()}")
             wanted.append(run.hash())
         counts, longest = collections.Counter(), 0.0
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            runs = [pool.submit(one, build, top / "data", top / str(seed), seed, wanted) for seed in seeds]
+            runs = [pool.submit(one, build, top / "data", top / str(seed), seed, options.epochs, wanted) for seed in seeds]
             for result in concurrent.futures.as_completed(runs):
                 line, wrong, took, late = result.result()
                 print(line, flush=True)
