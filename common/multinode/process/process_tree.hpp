@@ -1,5 +1,5 @@
-// process_tree.hpp: what /proc says of a process, and all that this one started, in whatever session or process group
-// it is by now. SPDX-License-Identifier: Apache-2.0
+// process_tree.hpp: a process's state, and all that this one started, in whatever session or process group it is now.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>
