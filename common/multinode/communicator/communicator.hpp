@@ -73,8 +73,7 @@ class Communicator {
   // All throw std::invalid_argument for a rank out of range and for counts or types that do not match, and
   // std::runtime_error for an error of the library.
   virtual void broadcast(Block block, int root) = 0;
-  // In place. By reference: to copy a Block, just written, onto the stack takes 9 ns, as much as MPI_Allreduce of one
-  // rank.
+  // In place.
   virtual void all_reduce(const Block& block, Reduction reduction = Reduction::sum) = 0;
   // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
   // overlap.
