@@ -1,4 +1,4 @@
-# cpack makes two packages, as .deb, .rpm and .tar.gz: `multinode` has all programs and the library, laid out as a build folder
+# cpack makes two packages, as .deb and .tar.gz: `multinode` has all programs and the library, laid out as a build folder
 # in /opt/multinode, and `multinode-node-check` has only what `image-check node` needs. Both fit the release they are built on.
 install(FILES LICENSE DESTINATION . COMPONENT Unspecified)
 set(CPACK_COMPONENTS_ALL Unspecified multinode)
@@ -23,8 +23,7 @@ file(WRITE ${CPACK_PROJECT_CONFIG_FILE}
   "if(CPACK_GENERATOR STREQUAL TGZ)\n  set(CPACK_PACKAGING_INSTALL_PREFIX /multinode-${MULTINODE_VERSION})\nendif()\n")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON) # names the packages of the libraries
-set(CPACK_RPM_PACKAGE_LICENSE Apache-2.0)
-foreach(kind DEB RPM ARCHIVE)
+foreach(kind DEB ARCHIVE)
   set(CPACK_${kind}_COMPONENT_INSTALL ON)
 endforeach()
 set(CPACK_COMPONENT_UNSPECIFIED_GROUP multinode)
@@ -37,12 +36,9 @@ foreach(names "MULTINODE;multinode;multinode-node-check" "NODE-CHECK;multinode-n
   list(POP_FRONT names group package other)
   set(file ${package}-${MULTINODE_VERSION}-${release}-${CMAKE_SYSTEM_PROCESSOR})
   set(CPACK_DEBIAN_${group}_PACKAGE_NAME ${package})
-  set(CPACK_RPM_${group}_PACKAGE_NAME ${package})
   set(CPACK_DEBIAN_${group}_FILE_NAME ${file}.deb)
-  set(CPACK_RPM_${group}_FILE_NAME ${file}.rpm)
   set(CPACK_ARCHIVE_${group}_FILE_NAME ${file})
   set(CPACK_DEBIAN_${group}_PACKAGE_CONFLICTS ${other}) # the files of one are in the other
   set(CPACK_DEBIAN_${group}_PACKAGE_REPLACES ${other})
-  set(CPACK_RPM_${group}_PACKAGE_CONFLICTS ${other})
 endforeach()
 include(CPack)
