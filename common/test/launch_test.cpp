@@ -85,7 +85,6 @@ const std::vector<Expected>& all_expected() {
       {"mpich-4", "MPICH", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "/0"},
       {"mpich-5", "MPICH", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "/0"},
       {"mpich-4-in-sbatch", "MPICH", 2, 4, 0, 2, unsaid, unsaid, mpi, ":0", "/0"},
-      {"flux", "Flux", 3, 4, 1, unsaid, unsaid, 2, mpi, ":0", "f2gqu9MZx/0"},
       {"srun-pmi2", "srun --mpi=pmi2", 2, 4, 0, 2, 1, 2, mpi, "node0:11995", "1.2/0"},
       {"srun-pmix", "srun --mpi=pmix", 2, 4, 0, 2, 1, 2, mpi, "node0:10998", "1.1/0"},
       {"srun-none", "srun", 3, 4, 1, 2, 1, 2, master, "node0:10001", "1.0/0"},
@@ -105,7 +104,6 @@ const std::vector<Expected>& all_expected() {
       {"kubeflow-trainer-2", "Kubeflow Trainer pod", 1, 2, 0, 1, 1, 2, pod, "job-node-0-0.job:29400", "/0"},
       {"kubeflow-pytorchjob-old", "pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
       {"bcp-replica", "BCP replica", 1, 2, 0, 1, 1, 2, pod, "launcher-svc-1234567:29500", "1234567/0"},
-      {"aws-batch", "AWS Batch", 1, 2, 0, 1, 1, 2, pod, "192.0.2.10:29500", "/0"},
       {"pbs-script", "none", 0, 1, 0, unsaid, unsaid, unsaid, master, ":0", "/0"},
   };
   return all;
@@ -162,9 +160,8 @@ TEST_P(Recorded, NamesTheVariables) {
 TEST_P(Recorded, MnrunInsideWins) {
   const Environment environment = without_process_variables(load(GetParam().file).environment);
   for (const auto& [name, value] : environment)
-    for (const char* process :
-         {"PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER", "OMPI_COMM_WORLD_", "OMPI_MCA_ess", "SLURM_STEP",
-          "SLURM_PROCID", "TORCHELASTIC_", "FLUX_TASK_", "JSM_", "MPI_LOCAL"})
+    for (const char* process : {"PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER", "OMPI_COMM_WORLD_",
+                                "OMPI_MCA_ess", "SLURM_STEP", "SLURM_PROCID", "TORCHELASTIC_", "JSM_", "MPI_LOCAL"})
       EXPECT_FALSE(name.starts_with(process)) << name << "=" << value;
   const Launch child = read_launch(environment + load("mnrun").environment);
   EXPECT_EQ(child.launcher, "mnrun");
@@ -207,9 +204,9 @@ TEST(Launch, EveryRowHasARecordingOrIsListedWithoutOne) {
   }
   EXPECT_EQ(tested, rows);
   EXPECT_FALSE(is_recorded(load("pbsdsh").head));
-  EXPECT_EQ(unrecorded, (std::set<std::string>{"AWS Batch", "BCP replica", "Flux", "Kubeflow PyTorchJob pod",
-                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "jsrun", "mnrun",
-                                               "pbsdsh", "pod", "torch.distributed.launch"}));
+  EXPECT_EQ(unrecorded,
+            (std::set<std::string>{"BCP replica", "Kubeflow PyTorchJob pod", "Kubeflow Trainer pod", "Run:ai pod",
+                                   "bcprun", "jsrun", "mnrun", "pbsdsh", "pod", "torch.distributed.launch"}));
   for (const auto& entry : fs::directory_iterator(ENVIRONMENTS)) {
     const std::string name = entry.path().stem().string();
     const bool expected =
@@ -286,20 +283,6 @@ TEST(Launch, AUsersMpiSettingsStay) {
   EXPECT_EQ(without_process_variables(user), user);
 }
 
-TEST(Launch, AwsCountsFromTheMainNode) {
-  const Environment job = {{"AWS_BATCH_JOB_NUM_NODES", "3"}, {"AWS_BATCH_JOB_MAIN_NODE_INDEX", "1"}};
-  const auto rank = [&](const char* index, const char* address) {
-    Environment node = job + Environment{{"AWS_BATCH_JOB_NODE_INDEX", index}};
-    if (*address) node["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = address;
-    return read_launch(node);
-  };
-  EXPECT_EQ(rank("0", "192.0.2.10").rank.value, 2);
-  EXPECT_EQ(rank("1", "").rank.value, 0);
-  EXPECT_NE(rank("1", "").master_address.value, "");  // this host's name
-  EXPECT_EQ(rank("1", "").master_port.value, rank("2", "192.0.2.10").master_port.value);
-  EXPECT_EQ(rank("2", "192.0.2.10").rank.value, 1);
-}
-
 // Contradictions are refused with one line that names the variable and its value.
 struct Contradiction {
   std::string file;
@@ -359,7 +342,6 @@ const std::vector<Contradiction> contradictions = {
     {"kubeflow-pytorchjob-1.9", {{"RANK", "0"}}, {"RANK=0", "PET_NODE_RANK=1"}},
     {"kubeflow-trainer-2", {{"PET_NPROC_PER_NODE", "8"}}, {"PET_NPROC_PER_NODE=8"}},
     {"", {{"PET_NNODES", "1:3"}}, {"PET_NNODES=1:3"}},
-    {"aws-batch", {{"AWS_BATCH_JOB_NODE_INDEX", "2"}}, {"AWS_BATCH_JOB_NODE_INDEX=2", "AWS_BATCH_JOB_NUM_NODES=2"}},
     {"bcp-replica", {{"NGC_ARRAY_INDEX", "2"}}, {"NGC_ARRAY_INDEX=2", "NGC_ARRAY_SIZE=2"}},
     {"pbsdsh", {}, {"PBS_TASKNUM=20000001", "PBS_NODEFILE"}},
     {"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
@@ -435,7 +417,6 @@ void expect_nodes(const Environment& environment, const ExpectedNodes& expected)
 TEST(ReadNodes, EveryBatchSystem) {
   const std::map<std::string, ExpectedNodes> all = {
       {"bcp-replica", {"BCP", 1, 2, 8, "launcher-svc-1234567:29500"}},
-      {"aws-batch", {"AWS Batch", 1, 2, unsaid, "192.0.2.10:29500"}},
       {"kubeflow-pytorchjob-1.9", {"Kubeflow PyTorchJob", 1, 2, 1, "job-master-0:23456"}},
       {"kubeflow-pytorchjob-old", {"pod", 1, 2, unsaid, "job-master-0:23456"}},
       {"kubeflow-trainer-2", {"Kubeflow Trainer", 1, 2, unsaid, "job-node-0-0.job:29400"}},

@@ -209,21 +209,6 @@ void require_one_process_per_pod(const Variables& variables, Launch&) {
 
 bool started_on_one_replica(const Variables& variables) { return variables.is("NGC_ARRAY_TYPE", "MPIJob"); }
 
-// AWS Batch does not give the main node its own address, and the main node may have another number than 0: count from
-// the main node.
-void number_in_aws(const Variables& variables, Nodes& nodes) {
-  const auto main = variables.number("AWS_BATCH_JOB_MAIN_NODE_INDEX").value_or(FromVariable<int>{});
-  require_less(*nodes.node_rank, *nodes.node_count);
-  require_less(main, *nodes.node_count);
-  int& node = nodes.node_rank->value;
-  node = node >= main.value ? node - main.value : node + (nodes.node_count->value - main.value);
-  if (node == 0 && nodes.master_address.value.empty()) {
-    std::array<char, 256> name{};
-    check_errno(gethostname(name.data(), name.size() - 1), "gethostname");
-    nodes.master_address = {name.data(), main.variable};
-  }
-}
-
 // A task of pbsdsh has the number of its node. OpenPBS 23.06 gives it PBS_NODEFILE too, but not on the first node. The
 // job's script runs on the first node only, so its node count is set only if that is the only node.
 void number_in_pbs(const Variables& variables, Nodes& nodes) {
@@ -349,11 +334,6 @@ constexpr std::array table = {
         .run_id = {"I_MPI_HYDRA_UUID"},
         .mpi = "PMI_RANK"},
     Row{.launcher = "MPICH", .known_by = {"PMI_RANK", "MPI_LOCALRANKID"}, .numbers = hydra_numbers, .mpi = "PMI_RANK"},
-    Row{.launcher = "Flux",
-        .known_by = {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
-        .numbers = {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "", "", "FLUX_JOB_NNODES"},
-        .run_id = {"FLUX_JOB_ID"},
-        .mpi = "PMI_RANK"},
     srun_with("srun --mpi=pmi2", "PMI_RANK", "PMI_SIZE"),
     srun_with("srun --mpi=pmix", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
     // HOROVOD_GLOO_RENDEZVOUS_ADDR is Horovod's own store on the host of horovodrun, which may not be that of rank 0.
@@ -406,13 +386,6 @@ constexpr std::array table = {
         .port_otherwise = Port::customary,
         .batch_system = "BCP",
         .processes_per_node = {"NGC_NTASKS_PER_NODE", "NGC_GPUS_PER_NODE"}},
-    Row{.launcher = "AWS Batch",
-        .known_by = {"AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"},
-        .numbers = {.node_rank = "AWS_BATCH_JOB_NODE_INDEX", .node_count = "AWS_BATCH_JOB_NUM_NODES"},
-        .address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
-        .port_otherwise = Port::customary,
-        .batch_system = "AWS Batch",
-        .number_nodes = number_in_aws},
     // A job's script is task 1. Slurm also sets these variables, for scripts that were written for PBS.
     Row{.launcher = "pbsdsh",
         .known_by = {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
@@ -524,9 +497,8 @@ constexpr auto process_variables = std::to_array<std::string_view>(
      "OMPI_MCA_orte_bound_at_launch", "OMPI_MCA_orte_externally_bound", "ORTE_SCHIZO_DETECTION", "PRTE_LAUNCHED",
      "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "PMIX_SERVER_*", "PMIX_DSTORE_*", "PMIX_HOSTNAME", "PMIX_VERSION",
      "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_SECURITY_MODE", "PMIX_SYSTEM_TMPDIR",
-     // MPICH, Intel MPI, Flux, PMI-1 and PMI-2
+     // MPICH, Intel MPI, PMI-1 and PMI-2
      "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
-     "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
      // Horovod, jsrun
      "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
      "JSM_NAMESPACE_*",

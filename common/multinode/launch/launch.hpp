@@ -75,7 +75,7 @@ Launch read_launch(const Environment& environment);
 std::vector<std::string_view> launchers();
 
 // The nodes according to the same table, for a program that starts processes (mnrun): under Slurm, PBS and LSF, in BCP
-// replicas, Kubeflow and Run:ai pods, and in AWS Batch. Throws UsageError.
+// replicas, Kubeflow and Run:ai pods. Throws UsageError.
 Nodes read_nodes(const Environment& environment);
 
 // Without the variables by which read_launch recognizes a process launcher, and related ones: a launcher gives this to
