@@ -196,7 +196,7 @@ std::vector<Agent> Agents::collect() {
   return agents;
 }
 
-Round Agents::meet(int restart) {
+Round Agents::meet(int restart) try {
   join_threads();  // of the start before: they use restart_
   restart_ = restart;
   verdict_.reset();
@@ -233,6 +233,8 @@ Round Agents::meet(int restart) {
   const std::lock_guard lock(mutex_);
   store_host_ = round.store_host;
   return round;
+} catch (const multinode::StoreLost& e) {
+  throw Ended{store_lost(e.what())};
 }
 
 std::optional<Verdict> Agents::verdict() const {
