@@ -24,8 +24,8 @@ std::vector<std::string> learn_well(Settings settings = {}) {
 TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
   for (const int ranks : counts_for(GetParam(), {1, 7, 3})) {
     const auto [output, lines] = results(GetParam(), PATH_fashion_mnist, ranks, learn_well());
-    EXPECT_SAYS(output, "301 images to learn from, 101 to test with; 669706 parameters; " + std::to_string(ranks) +
-                            (ranks == 1 ? " rank, " : " ranks, "));
+    EXPECT_SAYS(output, "301 images to learn from, 101 to test with; 669706 parameters" +
+                            (ranks == 1 ? "; 1 rank, " : " in 2 buckets; " + std::to_string(ranks) + " ranks, "));
     EXPECT_SAYS(output, "epoch 10: loss ");
     EXPECT_SAYS(output, " on every rank\n");
     EXPECT_SAYS(output, "RIGHT: test accuracy ");
