@@ -3,25 +3,24 @@
 #include <multinode/base/check.hpp>
 
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
-#include <array>
 #include <csignal>
+#include <utility>
 #include <vector>
 
 namespace mnrun {
 
 namespace {
 
-[[noreturn]] void guard(int mnrun) {
+[[noreturn]] void guard(const multinode::Descriptor& mnrun) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
   setsid();
   prctl(PR_SET_NAME, "process-guard");
   std::vector<pid_t> groups;
-  for (pid_t group = 0; recv(mnrun, &group, sizeof group, MSG_WAITALL) == sizeof group;) {
+  for (pid_t group = 0; read(mnrun.get(), &group, sizeof group) == sizeof group;) {
     if (group)
       groups.push_back(group);
     else
@@ -34,14 +33,13 @@ namespace {
 }  // namespace
 
 Guard::Guard() {
-  std::array<int, 2> ends{};
-  multinode::check_errno(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
-  connection_ = multinode::Descriptor(ends[0]);
-  const multinode::Descriptor other(ends[1]);
+  auto [from, to] = multinode::make_pipe();
   process_ = multinode::check_errno(fork(), "fork");
-  if (process_ != 0) return;
-  connection_.reset();
-  guard(other.get());
+  if (process_ == 0) {
+    to.reset();
+    guard(from);
+  }
+  pipe_ = std::move(to);
 }
 
 Guard::~Guard() {
@@ -50,7 +48,7 @@ Guard::~Guard() {
 }
 
 void Guard::tell(pid_t group) const {
-  if (send(connection_.get(), &group, sizeof group, MSG_NOSIGNAL) < 0) return;  // somebody killed it
+  if (write(pipe_.get(), &group, sizeof group) < 0) return;  // somebody killed it
 }
 
 }  // namespace mnrun

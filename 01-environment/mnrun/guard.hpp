@@ -12,7 +12,7 @@ namespace mnrun {
 // name, so that it survives a kill of mnrun's process group or by mnrun's name.
 class Guard {
  public:
-  Guard();   // to be made before mnrun starts a thread; throws std::system_error
+  Guard();   // to be made when mnrun ignores SIGPIPE and has no thread yet; throws std::system_error
   ~Guard();  // ends the process
   Guard(const Guard&) = delete;
 
@@ -22,7 +22,7 @@ class Guard {
  private:
   void tell(pid_t group) const;
 
-  multinode::Descriptor connection_;
+  multinode::Descriptor pipe_;
   pid_t process_;
 };
 
