@@ -41,7 +41,7 @@ def free_port():
 
 
 class Run:
-    """One training in a folder of its own, with the processes that launch it."""
+    """One training, with its folder and the processes that launch it."""
 
     def __init__(self, build, data, folder, starter, epochs):
         self.folder, self.starter, self.launchers, self.daemons, self.starts = folder, starter, [], [], 0
@@ -88,20 +88,19 @@ class Run:
         self.launchers.append(self.popen(*command))
 
     def processes(self):
-        """Of this run: pid -> (its name, rank)."""
+        """Of this run: pid -> name."""
         found = {}
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 variables = (process / "environ").read_bytes().split(b"\0")
                 if f"DISTURBED_RUN={self.folder.name}".encode() in variables:
-                    rank = [v for v in variables if v.startswith((b"RANK=", b"OMPI_COMM_WORLD_RANK="))]
-                    found[int(process.name)] = ((process / "comm").read_text().strip(), rank)
+                    found[int(process.name)] = (process / "comm").read_text().strip()
             except OSError:
                 pass
         return found
 
     def ranks(self):
-        return [pid for pid, (name, _) in self.processes().items() if name == "fashion_mnist"]
+        return [pid for pid, name in self.processes().items() if name == "fashion_mnist"]
 
     def end(self):
         """Waits for the end of the launchers; their statuses."""
@@ -164,7 +163,7 @@ def damage(run, numbers):
 
 
 def disturb(run, numbers, fault):
-    """Returns the processes that were asked to end the run by SIGTERM."""
+    """Returns whether SIGTERM asked the run to end."""
     ranks, agents = run.ranks(), [p.pid for p in run.launchers + run.daemons]
     agent = numbers.choice(agents)
     if fault in ("rank", "two ranks", "damage"):
@@ -199,7 +198,7 @@ def disturb(run, numbers, fault):
 
 
 def one(build, data, folder, seed, epochs, wanted):
-    """A disturbed run. Returns the line about it, and what is wrong with it."""
+    """A disturbed run. Returns the line about it, what is wrong, the seconds to its end, whether it had ended before."""
     numbers = random.Random(seed)
     starter = numbers.choice(["mnrun", "agents", "agents", "mpirun", "cluster"])
     fault = numbers.choice(["rank", "two ranks", "frozen rank", "agent", "frozen agent", "term", "rank, term", "term all",
@@ -230,6 +229,7 @@ def one(build, data, folder, seed, epochs, wanted):
             run.start()
             if any(run.end()):
                 wrong.append("it did not resume")
+        # A second run of one rank that came first has made the checkpoint, and adds in another order.
         if run.hash() != wanted[starter == "mpirun"] and fault != "second run":
             wrong.append(f"parameters {run.hash()}")
         others = [p.name for p in run.checkpoints.iterdir() if not re.fullmatch(r"step-\d+\.checkpoint(\.damaged)?", p.name)]
