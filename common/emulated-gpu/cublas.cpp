@@ -25,12 +25,12 @@ using Handle = cublasHandle_t;
 using Status = cublasStatus_t;
 
 // Thrown by a routine that fails.
-struct Failure {
+struct CublasError {
   Status status;
   std::string why;
 };
 [[noreturn]] void refuse(const std::string& why, Status status = CUBLAS_STATUS_INVALID_VALUE) {
-  throw Failure{status, why};
+  throw CublasError{status, why};
 }
 void require(bool fine, const std::string& why) {
   if (!fine) refuse(why);
@@ -42,7 +42,7 @@ template <class Function>
 Status guarded(const char* name, Function&& body) try {
   body();
   return CUBLAS_STATUS_SUCCESS;
-} catch (const Failure& failure) {
+} catch (const CublasError& failure) {
   emulated_gpu::say(std::string(name) + ": " + failure.why);
   return failure.status;
 }

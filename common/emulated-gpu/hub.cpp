@@ -77,7 +77,7 @@ struct Waiting {
 class Session {
  public:
   Session(std::string name, int size)
-      : name_(std::move(name)), members_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
+      : name_(std::move(name)), participants_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
 
   // Returns false, after sending the reason, if this rank cannot join.
   bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
@@ -89,7 +89,7 @@ class Session {
   bool has_remote_ranks() const;
 
  private:
-  struct Member {
+  struct Participant {
     std::shared_ptr<Connection> connection;
     Hello hello;
     bool here = false;
@@ -99,19 +99,20 @@ class Session {
   // Indexed by rank.
   using Collective = std::vector<std::optional<Waiting>>;
   // Connections, exchanges and collectives are counted apart.
-  enum class Lane { ring, messages, exchange, collective };
-  using Key = std::tuple<Lane, Op, std::uint64_t>;
+  enum class MessageClass { ring, messages, exchange, collective };
+  using Key = std::tuple<MessageClass, Op, std::uint64_t>;
   static Key key_of(const CallMessage& post) {
     if (post.connects)
-      return {is_of_messages(post.op) ? Lane::messages : Lane::ring, is_of_messages(post.op) ? post.op : Op{}, 0};
-    return {is_exchange(post.op) ? Lane::exchange : Lane::collective, Op{}, post.number};
+      return {is_of_messages(post.op) ? MessageClass::messages : MessageClass::ring,
+              is_of_messages(post.op) ? post.op : Op{}, 0};
+    return {is_exchange(post.op) ? MessageClass::exchange : MessageClass::collective, Op{}, post.number};
   }
   struct Pair {
     std::map<std::uint64_t, Waiting> sends, recvs;
   };
 
-  int size() const { return static_cast<int>(members_.size()); }
-  Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(participants_.size()); }
+  Participant& participant(int rank) { return participants_[static_cast<std::size_t>(rank)]; }
   void fail(ncclResult_t code, const std::string& text, bool say_it);
   void start();
   void take_collective(int rank, Waiting call);
@@ -123,7 +124,7 @@ class Session {
 
   const std::string name_;
   mutable std::mutex mutex_;
-  std::vector<Member> members_;
+  std::vector<Participant> participants_;
   int joined_ = 0, left_ = 0;
   bool started_ = false, failed_ = false, broken_ = false, said_ = false;
   std::string failure_;
@@ -141,21 +142,21 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
     why = fmt::format("{} has world size {}, others have {}", hello.who, hello.size, size());
   else if (rank < 0 || rank >= size())
     why = fmt::format("{} has rank {} of {}", hello.who, rank, size());
-  else if (member(rank).connection)
-    why = fmt::format("rank {} joined twice: from {} and from {}", rank, hello.who, member(rank).hello.who);
+  else if (participant(rank).connection)
+    why = fmt::format("rank {} joined twice: from {} and from {}", rank, hello.who, participant(rank).hello.who);
   else
     for (int other = 0; other < size(); ++other)  // NCCL's words, with its bus id
-      if (member(other).connection && member(other).hello.machine == hello.machine &&
-          member(other).hello.device == hello.device)
+      if (participant(other).connection && participant(other).hello.machine == hello.machine &&
+          participant(other).hello.device == hello.device)
         why = fmt::format(
             "Duplicate GPU detected : rank {} and rank {} both on CUDA device {:x}: {} and {} both use GPU {}", other,
-            rank, hello.device << 4, member(other).hello.who, hello.who, hello.device);
+            rank, hello.device << 4, participant(other).hello.who, hello.who, hello.device);
   if (!why.empty()) {
     connection->send(Kind::failed, name_ + ": " + why, ncclInvalidUsage);
     if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
     return false;
   }
-  Member& joining = member(rank);
+  Participant& joining = participant(rank);
   joining.connection = connection;
   joining.hello = hello;
   joining.here = true;
@@ -170,9 +171,9 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
 void Session::start() {
   started_ = true;
   json shrink_hubs = json::array();
-  for (const Member& one : members_) shrink_hubs.push_back(one.hello.shrink_hub);
+  for (const Participant& one : participants_) shrink_hubs.push_back(one.hello.shrink_hub);
   const std::string welcome = json{{"shrink_hubs", shrink_hubs}, {"machine", own_machine()}}.dump();
-  for (const Member& one : members_) one.connection->send(Kind::welcome, welcome);
+  for (const Participant& one : participants_) one.connection->send(Kind::welcome, welcome);
 }
 
 void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
@@ -181,18 +182,18 @@ void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
   failure_ = text;
   failure_code_ = code;
   if (say_it) say(text);
-  for (Member& one : members_)
+  for (Participant& one : participants_)
     if (one.here) one.connection->send(Kind::failed, text, code);
 }
 
 void Session::run_out_of_memory(int rank) {
   const std::lock_guard lock(mutex_);
-  fail(ncclSystemError, "no memory is left for " + member(rank).last + " of " + member(rank).who(rank), true);
+  fail(ncclSystemError, "no memory is left for " + participant(rank).last + " of " + participant(rank).who(rank), true);
 }
 
 void Session::leave(int rank, Kind how) {
   const std::lock_guard lock(mutex_);
-  Member& leaving = member(rank);
+  Participant& leaving = participant(rank);
   if (!leaving.here) return;
   leaving.here = false;
   ++left_;
@@ -207,7 +208,7 @@ void Session::leave(int rank, Kind how) {
   if (!started_) return fail(ncclRemoteError, text, false);
   leaving.last = how == Kind::aborted ? "ncclCommAbort" : leaving.last + "; its process is gone";
   // NCCL notices only a broken network connection: on the same machine, the others wait in silence.
-  for (Member& one : members_)
+  for (Participant& one : participants_)
     if (one.here && one.hello.machine != leaving.hello.machine)
       one.connection->send(Kind::failed, text, ncclRemoteError);
 }
@@ -221,7 +222,7 @@ bool Session::has_remote_ranks() const {
   const std::lock_guard lock(mutex_);
   if (failed_ || broken_ || !started_) return false;
   bool remote_ranks = false;
-  for (const Member& one : members_) {
+  for (const Participant& one : participants_) {
     const bool is_here = one.hello.process == process_token();
     if (is_here && one.here) return false;
     remote_ranks = remote_ranks || (!is_here && one.here);
@@ -232,7 +233,7 @@ bool Session::has_remote_ranks() const {
 void Session::take(int rank, const Frame& frame, Bytes data) {
   const std::lock_guard lock(mutex_);
   if (failed_ && !is_exchange(frame.post.op)) return;
-  member(rank).last = text_of(frame.post);
+  participant(rank).last = text_of(frame.post);
   Waiting call{.post = frame.post, .id = frame.id, .data = std::move(data)};
   if (is_collective(frame.post.op))
     take_collective(rank, std::move(call));
@@ -251,13 +252,13 @@ std::string difference(const CallMessage& a, const CallMessage& b) {
 
 void Session::take_collective(int rank, Waiting call) {
   const Key key = key_of(call.post);
-  Collective& calls = collectives_.try_emplace(key, Collective(members_.size())).first->second;
+  Collective& calls = collectives_.try_emplace(key, Collective(participants_.size())).first->second;
   for (int other = 0; other < size(); ++other) {
     const auto& other_call = calls[static_cast<std::size_t>(other)];
     if (!other_call || call.post.connects) continue;
     if (const std::string what = difference(other_call->post, call.post); !what.empty()) {
-      std::string first = member(other).who(other) + " called " + text_of(other_call->post),
-                  second = member(rank).who(rank) + " called " + text_of(call.post);
+      std::string first = participant(other).who(other) + " called " + text_of(other_call->post),
+                  second = participant(rank).who(rank) + " called " + text_of(call.post);
       if (rank < other) first.swap(second);
       return fail(
           ncclInvalidUsage,
@@ -285,8 +286,8 @@ void Session::take_transfer(int rank, Waiting call) {
   if (!out.connects && (out.count != in.count || out.type != in.type))
     return fail(ncclInvalidUsage,
                 fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
-                            out.count != in.count ? "counts" : "types", number, member(key.first).who(key.first),
-                            text_of(out), member(key.second).who(key.second), text_of(in)),
+                            out.count != in.count ? "counts" : "types", number, participant(key.first).who(key.first),
+                            text_of(out), participant(key.second).who(key.second), text_of(in)),
                 true);
   done(key.second, received->second.id, sent->second.data);
   done(key.first, sent->second.id, {});
@@ -296,7 +297,7 @@ void Session::take_transfer(int rank, Waiting call) {
 
 void Session::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
   // Its reader detects a broken connection.
-  member(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
+  participant(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
 }
 
 // All inputs, reduced in an order that differs from call to call, as if each had a ring that starts elsewhere. The
@@ -354,7 +355,7 @@ void Session::look_at_the_clock() {
     said_ = true;
     std::vector<int> missing;
     for (int rank = 0; rank < size(); ++rank)
-      if (!member(rank).connection) missing.push_back(rank);
+      if (!participant(rank).connection) missing.push_back(rank);
     say(fmt::format(
         "{} of {} ranks has waited for {} s: {} {} not called it. A thread that creates several ranks must do so in "
         "one "
@@ -385,14 +386,16 @@ void Session::say_late(const Collective& calls) {
       inside.push_back(rank);
       any = &*call;
     } else {
-      missing += fmt::format("; {} has not called it; its last call: {}", member(rank).who(rank), member(rank).last);
+      missing +=
+          fmt::format("; {} has not called it; its last call: {}", participant(rank).who(rank), participant(rank).last);
     }
   }
   if (any->post.connects) missing += in_the_call;
-  const auto of_process_inside = [&](const Member& one) {
-    return !calls[static_cast<std::size_t>(one.hello.rank)] && one.hello.process == member(inside[0]).hello.process;
+  const auto of_process_inside = [&](const Participant& one) {
+    return !calls[static_cast<std::size_t>(one.hello.rank)] &&
+           one.hello.process == participant(inside[0]).hello.process;
   };
-  if (any->post.connects && std::ranges::any_of(members_, of_process_inside))
+  if (any->post.connects && std::ranges::any_of(participants_, of_process_inside))
     missing += ". If one thread calls for several ranks, its calls belong between ncclGroupStart and ncclGroupEnd";
   const std::string number = is_exchange(any->post.op) ? "" : fmt::format(", collective number {},", any->post.number);
   say(fmt::format("{}{} has waited for {} s on {}{}", text_of(any->post), number, deadline().count(),
@@ -402,9 +405,9 @@ void Session::say_late(const Collective& calls) {
 void Session::say_late(int from, int to, const Waiting& call) {
   const bool sends = call.post.op == Op::send;
   const int rank = sends ? from : to, peer = sends ? to : from;
-  std::string text =
-      fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}", text_of(call.post),
-                  member(rank).who(rank), deadline().count(), sends ? "ncclRecv" : "ncclSend", peer, member(peer).last);
+  std::string text = fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}",
+                                 text_of(call.post), participant(rank).who(rank), deadline().count(),
+                                 sends ? "ncclRecv" : "ncclSend", peer, participant(peer).last);
   const auto back = pairs_.find({to, from});  // both send, or both receive
   if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
     text += fmt::format(". Both {} first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd",

@@ -90,17 +90,17 @@ void Member::join(const std::string& id, const std::string& session) {
   communicator_id_ = id + session;
   std::string error;
   shrink_hub_ = Hub::make(error);
-  if (!shrink_hub_) throw Failure{ncclSystemError, error};
+  if (!shrink_hub_) throw NcclError{ncclSystemError, error};
   const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
   auto fd = connect_to(address);
   if (!fd)
-    throw Failure{ncclRemoteError,
-                  fmt::format("{}: rank {} cannot reach {}, the process that created the unique id: {}", call_, rank_,
-                              address, std::strerror(errno))};
+    throw NcclError{ncclRemoteError,
+                    fmt::format("{}: rank {} cannot reach {}, the process that created the unique id: {}", call_, rank_,
+                                address, std::strerror(errno))};
   const auto connection = std::make_shared<Connection>(std::move(fd));
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
+    if (stopped_) throw NcclError{ncclInternalError, call_ + ": aborted"};
     connection_ = connection;
   }
   const nlohmann::json hello = {{"id", id},
@@ -117,8 +117,8 @@ void Member::join(const std::string& id, const std::string& session) {
   Frame frame;
   std::string text;
   if (!connection->receive(frame) || frame.payload > most_text_bytes || !connection->receive(text, frame.payload))
-    throw Failure{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
-  if (frame.kind != Kind::welcome) throw Failure{static_cast<ncclResult_t>(frame.code), text};
+    throw NcclError{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
+  if (frame.kind != Kind::welcome) throw NcclError{static_cast<ncclResult_t>(frame.code), text};
   try {
     const auto welcome = nlohmann::json::parse(text);
     welcome.at("shrink_hubs").get_to(shrink_hubs_);
@@ -127,10 +127,10 @@ void Member::join(const std::string& id, const std::string& session) {
     shrink_hubs_.clear();
   }
   if (shrink_hubs_.size() != static_cast<std::size_t>(size_))
-    throw Failure{ncclRemoteError,
-                  fmt::format("{}: what listens at {} is not the process that created the unique id", call_, address)};
+    throw NcclError{ncclRemoteError, fmt::format("{}: what listens at {} is not the process that created the unique id",
+                                                 call_, address)};
   const std::lock_guard lock(mutex_);
-  if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
+  if (stopped_) throw NcclError{ncclInternalError, call_ + ": aborted"};
   ready_ = reading_ = true;
   reader_ = std::thread([this] { read(); });
 }
@@ -138,8 +138,9 @@ void Member::join(const std::string& id, const std::string& session) {
 // Reads the hub's messages until the connection ends. stop() joins this thread.
 void Member::read() {
   Frame frame;
-  Failure gone{hub_machine_ == machine_ ? ncclSuccess : ncclRemoteError,  // NCCL does not notice it on its own machine
-               "the process that created the unique id of this communicator is gone"};
+  NcclError gone{
+      hub_machine_ == machine_ ? ncclSuccess : ncclRemoteError,  // NCCL does not notice it on its own machine
+      "the process that created the unique id of this communicator is gone"};
   while (connection_->receive(frame)) {
     if (frame.kind == Kind::failed) {
       std::string text;
@@ -165,7 +166,7 @@ void Member::read() {
   changed_.notify_all();
 }
 
-void Member::fail(const Failure& failure) {
+void Member::fail(const NcclError& failure) {
   const std::lock_guard lock(mutex_);
   if (failure_.code == ncclSuccess && !stopped_) failure_ = failure;
   changed_.notify_all();
@@ -184,10 +185,10 @@ ncclResult_t Member::run(std::function<void()> function) {
   }
   if (before.joinable()) before.join();
   std::thread job([self = shared_from_this(), function = std::move(function)] {
-    Failure failure;
+    NcclError failure;
     try {
       function();
-    } catch (const Failure& thrown) {
+    } catch (const NcclError& thrown) {
       failure = thrown;
     }
     const std::lock_guard lock(self->mutex_);
@@ -200,7 +201,7 @@ ncclResult_t Member::run(std::function<void()> function) {
   return ncclInProgress;
 }
 
-Failure Member::state() const {
+NcclError Member::state() const {
   const std::lock_guard lock(mutex_);
   if (failure_.code != ncclSuccess) return failure_;
   return {in_progress_ ? ncclInProgress : ncclSuccess, ""};
@@ -209,18 +210,18 @@ Failure Member::state() const {
 void Member::require_ready(const std::string& call) const {
   const std::lock_guard lock(mutex_);
   if (failure_.code != ncclSuccess)
-    throw Failure{failure_.code, call + ": the communicator has failed: " + failure_.text};
+    throw NcclError{failure_.code, call + ": the communicator has failed: " + failure_.text};
   if (in_progress_)
-    throw Failure{
+    throw NcclError{
         ncclInvalidArgument,
         call + ": the call before it is still in progress: wait until ncclCommGetAsyncError says ncclSuccess"};
-  if (stopped_ || !ready_) throw Failure{ncclInvalidUsage, call + ": the communicator is not ready"};
+  if (stopped_ || !ready_) throw NcclError{ncclInvalidUsage, call + ": the communicator is not ready"};
 }
 
 void Member::require_usable(const std::string& call) const {
   require_ready(call);
   const std::lock_guard lock(mutex_);
-  if (finalized_) throw Failure{ncclInvalidUsage, call + " after ncclCommFinalize"};
+  if (finalized_) throw NcclError{ncclInvalidUsage, call + " after ncclCommFinalize"};
 }
 
 // With mutex_ held: sets the number of the call among those of its kind.
@@ -313,10 +314,10 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
 
 void Member::transact_or_throw(const std::vector<Call>& calls) {
   if (transact(calls, false)) return;
-  const Failure why = state();
-  throw Failure{why.code == ncclSuccess || why.code == ncclInProgress ? ncclInternalError : why.code,
-                fmt::format("{}: the communicator {}", name_of(calls[0].post.op),
-                            why.text.empty() ? "was aborted" : "has failed: " + why.text)};
+  const NcclError why = state();
+  throw NcclError{why.code == ncclSuccess || why.code == ncclInProgress ? ncclInternalError : why.code,
+                  fmt::format("{}: the communicator {}", name_of(calls[0].post.op),
+                              why.text.empty() ? "was aborted" : "has failed: " + why.text)};
 }
 
 void Member::connect(const std::vector<Call>& calls) {
@@ -349,7 +350,7 @@ std::vector<std::byte> Member::exchange(Op op, std::span<const std::byte> part) 
 
 void Member::set_child(std::shared_ptr<Member> child) {
   const std::lock_guard lock(mutex_);
-  if (child && ended_) throw Failure{ncclInternalError, call_ + ": aborted"};
+  if (child && ended_) throw NcclError{ncclInternalError, call_ + ": aborted"};
   child_ = std::move(child);
 }
 
@@ -372,7 +373,7 @@ void Member::wait_for_graphs(std::unique_lock<std::mutex>& lock, const char* cal
 void Member::finalize(const char* call) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
-  if (stopped_) throw Failure{ncclInternalError, std::string(call) + ": aborted"};
+  if (stopped_) throw NcclError{ncclInternalError, std::string(call) + ": aborted"};
   wait_for_graphs(lock, call);
   finalized_ = true;
 }

@@ -21,7 +21,7 @@
 namespace emulated_gpu {
 
 // Thrown by a call that fails.
-struct Failure {
+struct NcclError {
   ncclResult_t code = ncclSuccess;
   std::string text;
 };
@@ -63,7 +63,7 @@ class Member : public std::enable_shared_from_this<Member> {
   // Runs function() on this thread. A non-blocking communicator runs it on another one and returns ncclInProgress.
   ncclResult_t run(std::function<void()> function);
 
-  Failure state() const;                               // for ncclCommGetAsyncError
+  NcclError state() const;                             // for ncclCommGetAsyncError
   void require_ready(const std::string& call) const;   // throws unless it has no error and no call in progress
   void require_usable(const std::string& call) const;  // throws unless operations may be called, too
 
@@ -122,7 +122,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void transact_or_throw(const std::vector<Call>& calls);
   bool transact(const std::vector<Call>& calls, bool of_stream);
   void read();
-  void fail(const Failure& failure);
+  void fail(const NcclError& failure);
   void stop(Kind how, bool for_good);
 
   const std::string call_;
@@ -141,7 +141,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::condition_variable changed_;
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Member> child_;
-  Failure failure_;
+  NcclError failure_;
   bool ready_ = false, in_progress_ = false, finalized_ = false, stopped_ = false, ended_ = false, reading_ = false;
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t next_id_ = 0, collectives_ = 0, exchanges_ = 0;

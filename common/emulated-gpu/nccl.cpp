@@ -44,7 +44,7 @@ struct Handles {
 };
 
 void require(bool right, ncclResult_t code, const std::string& why) {
-  if (!right) throw Failure{code, why};
+  if (!right) throw NcclError{code, why};
 }
 
 std::shared_ptr<Member> member_of(ncclComm_t comm, const std::string& call) {
@@ -85,7 +85,7 @@ struct Start {
 
 struct Group {
   int depth = 0;
-  Failure failure;  // of the first call that failed
+  NcclError failure;  // of the first call that failed
   std::vector<Enqueued> calls;
   std::vector<Start> starts;
   std::map<std::string, int> alone;  // per communicator: the rank that this thread called for outside a group
@@ -106,12 +106,12 @@ thread_local Group group;
 
 // Calls the functions, each on a thread unless it is alone, and throws the first failure.
 void at_once(const std::vector<std::function<void()>>& functions) {
-  std::optional<Failure> first;
+  std::optional<NcclError> first;
   std::mutex mutex;
   const auto call = [&](const std::function<void()>& function) {
     try {
       function();
-    } catch (const Failure& failure) {
+    } catch (const NcclError& failure) {
       const std::lock_guard lock(mutex);
       if (!first) first = failure;
     }
@@ -178,7 +178,7 @@ ncclResult_t start(const std::vector<Start>& starts) {
       for (const Start* const one : starts) {
         try {
           if (one->member->run(one->job) != ncclSuccess) worst = ncclInProgress;
-        } catch (const Failure&) {
+        } catch (const NcclError&) {
           *one->handle = nullptr;
           throw;
         }
@@ -193,13 +193,13 @@ ncclResult_t start(const std::vector<Start>& starts) {
 
 ncclResult_t end_group() {
   Group& open_group = group;
-  if (open_group.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
+  if (open_group.depth == 0) throw NcclError{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
   if (--open_group.depth > 0) return ncclSuccess;
   end_wait(&open_group);
   const auto calls = std::exchange(open_group.calls, {});
   const auto starts = std::exchange(open_group.starts, {});
-  if (const Failure in_group = std::exchange(open_group.failure, {}); in_group.code != ncclSuccess)
-    throw Failure{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
+  if (const NcclError in_group = std::exchange(open_group.failure, {}); in_group.code != ncclSuccess)
+    throw NcclError{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
   std::optional<bool> blocking;
   const auto require_same = [&](const std::shared_ptr<Member>& member) {
     require(blocking.value_or(member->blocking()) == member->blocking(), ncclInvalidArgument,
@@ -221,7 +221,7 @@ ncclResult_t guarded(Function&& function) try {
   } else {
     return function();
   }
-} catch (const Failure& failure) {
+} catch (const NcclError& failure) {
   last_error = failure.text;
   if (group.depth > 0 && group.failure.code == ncclSuccess) group.failure = failure;
   return failure.code;
@@ -235,7 +235,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     Member& member = *owner;
     member.require_usable(name);
     const auto require = [&](bool right, ncclResult_t code, const std::string& why) {
-      if (!right) throw Failure{code, fmt::format("{} on rank {}: {}", name, member.rank(), why)};
+      if (!right) throw NcclError{code, fmt::format("{} on rank {}: {}", name, member.rank(), why)};
     };
     require(size_of(type) > 0, ncclInvalidArgument, fmt::format("there is no type {}", static_cast<int>(type)));
     Call call{.post = {.op = op, .type = type, .count = count}, .in = in, .out = out};
@@ -362,7 +362,7 @@ void join_from(const std::shared_ptr<Member>& parent, const std::shared_ptr<Memb
   parent->set_child(child);
   try {
     child->join(id, session);
-  } catch (const Failure&) {
+  } catch (const NcclError&) {
     parent->set_child(nullptr);
     throw;
   }
@@ -483,7 +483,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
               fmt::format("{}: device {} is in the list twice", call, devices[i]));
     }
     ncclUniqueId id;
-    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) throw Failure{made, last_error};
+    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) throw NcclError{made, last_error};
     ncclGroupStart();
     for (int i = 0; i < count; ++i)
       guarded([&] {
@@ -545,7 +545,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
             fmt::format("{} on rank {}: excluded must list other ranks of the communicator, each once", call,
                         parent->rank()));
     if (flags & NCCL_SHRINK_ABORT) {
-      const Failure state = parent->state();  // as in NCCL, an abort does not clear an error
+      const NcclError state = parent->state();  // as in NCCL, an abort does not clear an error
       require(state.code == ncclSuccess || state.code == ncclInProgress, state.code,
               call + ": the communicator has failed: " + state.text);
       parent->end_operations();
@@ -573,7 +573,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return guarded([&] {
-    const Failure state = member_of(comm, "ncclCommGetAsyncError")->state();
+    const NcclError state = member_of(comm, "ncclCommGetAsyncError")->state();
     *error = state.code;
     if (!state.text.empty()) last_error = state.text;
   });
@@ -594,7 +594,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     const auto member = member_of(comm, call);
     try {
       member->finalize(call);
-    } catch (const Failure&) {  // it was aborted
+    } catch (const NcclError&) {  // it was aborted
     }
     say_left(*member, call);
     retire(comm, call);

@@ -84,7 +84,7 @@ std::chrono::seconds deadline() {
 namespace {
 struct Faults {
   std::mutex mutex;
-  std::map<int, Failure> of_device;
+  std::map<int, CudaError> of_device;
   std::atomic<int> count{0};
 };
 Faults& faults() {
@@ -94,7 +94,7 @@ Faults& faults() {
 }  // namespace
 void set_sticky_error(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
-  if (faults().of_device.try_emplace(device, Failure{code, why}).second) ++faults().count;
+  if (faults().of_device.try_emplace(device, CudaError{code, why}).second) ++faults().count;
 }
 bool failed(int device) {
   if (faults().count == 0) return false;
@@ -104,7 +104,7 @@ bool failed(int device) {
 void require_no_fault() {
   if (!failed(current_device)) return;
   const Lock lock(faults().mutex);
-  throw Failure(faults().of_device.at(current_device));
+  throw CudaError(faults().of_device.at(current_device));
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {

@@ -185,11 +185,11 @@ using Lock = std::lock_guard<std::mutex>;
 inline bool has_device() { return !Machine::get().devices.empty(); }
 
 // Thrown by a function that fails. `why`, if given, becomes the text of cudaGetErrorString on this thread.
-struct Failure {
+struct CudaError {
   cudaError_t code;
   std::string why = {};
 };
-[[noreturn]] inline void refuse(cudaError_t code, const std::string& why) { throw Failure{code, why}; }
+[[noreturn]] inline void refuse(cudaError_t code, const std::string& why) { throw CudaError{code, why}; }
 
 // Throws the error of a kernel that failed on the current device.
 void require_no_fault();
@@ -197,7 +197,7 @@ void require_no_fault();
 // Runs the body of the CUDA function `name`.
 template <class Function>
 cudaError_t guarded(const char* name, Function&& function) try {
-  if (!has_device()) throw Failure{Machine::get().why_none};
+  if (!has_device()) throw CudaError{Machine::get().why_none};
   if (in_host_function) refuse(cudaErrorNotPermitted, "a host function of a stream must not use CUDA");
   require_no_fault();
   if constexpr (std::is_void_v<decltype(function())>) {
@@ -209,7 +209,7 @@ cudaError_t guarded(const char* name, Function&& function) try {
     require_no_fault();
     return code;
   }
-} catch (const Failure& failure) {
+} catch (const CudaError& failure) {
   if (!failure.why.empty()) explained = {failure.code, std::string(name) + ": " + failure.why};
   return last_error = failure.code;
 }

@@ -157,7 +157,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
     valid(stream);
-    if (machine.streams.erase(stream) == 0) throw Failure{cudaErrorInvalidResourceHandle};  // the default stream
+    if (machine.streams.erase(stream) == 0) throw CudaError{cudaErrorInvalidResourceHandle};  // the default stream
     stream->queue->close();
     std::erase_if(machine.destroyed, [](const auto& one) { return one.second.reached(); });
     machine.destroyed.push_back({stream->device, end_of(stream->queue)});
@@ -274,20 +274,20 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return locked(__func__, [&](Machine& machine) {
-    if (machine.graphs.erase(graph) == 0) throw Failure{cudaErrorInvalidValue};
+    if (machine.graphs.erase(graph) == 0) throw CudaError{cudaErrorInvalidValue};
     delete graph;
   });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return locked(__func__, [&](Machine& machine) {
-    if (machine.executables.erase(executable) == 0) throw Failure{cudaErrorInvalidValue};
+    if (machine.executables.erase(executable) == 0) throw CudaError{cudaErrorInvalidValue};
     delete executable;
   });
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
     CUstream_st& found = valid(stream);
-    if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidResourceHandle};
+    if (!machine.executables.count(executable)) throw CudaError{cudaErrorInvalidResourceHandle};
     for (const Make& make : executable->tasks) submit(&found, make());
   });
 }

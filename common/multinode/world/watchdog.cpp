@@ -82,12 +82,12 @@ void Watchdog::watch() try {
     const Clock::time_point before = std::exchange(now, Clock::now());
     for (auto* time : {&program.since, &world.since, &device.since, &sign}) *time += stopped_between(before, now);
   };
-  const auto progress_in = [](protocol::Lane name, const Lane& lane, const Lane& other) {
-    return Progress{.sequence = lane.sequence.load(std::memory_order_acquire),
-                    .collectives = lane.collectives.load(std::memory_order_relaxed),
-                    .peer = lane.peer.load(std::memory_order_relaxed),
-                    .name = lane.name.load(std::memory_order_relaxed),
-                    .lane = name,
+  const auto progress_in = [](protocol::Lane lane, const Announcement& own, const Announcement& other) {
+    return Progress{.sequence = own.sequence.load(std::memory_order_acquire),
+                    .collectives = own.collectives.load(std::memory_order_relaxed),
+                    .peer = own.peer.load(std::memory_order_relaxed),
+                    .name = own.name.load(std::memory_order_relaxed),
+                    .lane = lane,
                     .collectives_in_other_lane = other.collectives.load(std::memory_order_relaxed)};
   };
   Progress told;

@@ -47,7 +47,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   // The operations of one thread at a time; see protocol::Lane.
-  struct Lane {
+  struct Announcement {
     std::atomic<const char*> name{"start"};
     std::atomic<int> peer{everyone};
     std::atomic<std::uint64_t> collectives{0}, sequence{0};
@@ -58,13 +58,13 @@ class Watchdog {
   class Operation {
    public:
     Operation(Watchdog& watchdog, const char* name, int peer) noexcept : Operation(watchdog.program_, name, peer) {}
-    Operation(Lane& lane, const char* name, int peer) noexcept : lane_(lane) {
-      lane_.name.store(name, std::memory_order_relaxed);
-      lane_.peer.store(peer, std::memory_order_relaxed);
-      if (peer == everyone) bump(lane_.collectives);
-      bump(lane_.sequence);
+    Operation(Announcement& announcement, const char* name, int peer) noexcept : announcement_(announcement) {
+      announcement_.name.store(name, std::memory_order_relaxed);
+      announcement_.peer.store(peer, std::memory_order_relaxed);
+      if (peer == everyone) bump(announcement_.collectives);
+      bump(announcement_.sequence);
     }
-    ~Operation() { bump(lane_.sequence); }
+    ~Operation() { bump(announcement_.sequence); }
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
@@ -73,7 +73,7 @@ class Watchdog {
     static void bump(std::atomic<std::uint64_t>& counter) noexcept {
       counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    Lane& lane_;
+    Announcement& announcement_;
   };
 
   struct Announced {  // in the program's lane
@@ -113,7 +113,7 @@ class Watchdog {
   void say(const std::string& text) const;
   [[noreturn]] void end(const protocol::Verdict& verdict);
 
-  Lane program_, world_;
+  Announcement program_, world_;
   struct {
     std::atomic<const char*> name{nullptr};
     std::atomic<int> peer{everyone};
