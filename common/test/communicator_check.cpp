@@ -171,7 +171,6 @@ class Checker {
   void of_type(std::size_t count) {
     for (const Reduction reduction : reductions) {
       reduce<T>(count, reduction);
-      scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction);
     }
     copies<T>(count);
   }
@@ -208,23 +207,6 @@ class Checker {
   }
 
   template <class T>
-  std::span<T> own_part(std::span<T> whole) const {
-    const std::size_t count = whole.size() / ranks();
-    return whole.subspan(count * static_cast<std::size_t>(c_.rank()), count);
-  }
-
-  template <class T>
-  void scatter(std::size_t count, Reduction reduction) {
-    const std::span<T> in = block<T>(count * ranks()), out = block<T>(count);
-    const std::size_t salt = next_salt(), first = count * static_cast<std::size_t>(c_.rank());
-    const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    const auto input = [=](std::size_t i) { return values->input(i + salt); };
-    const auto right = [=](std::size_t i) { return values->result(first + i + salt); };
-    add("reduce_scatter " + std::string(name_of(reduction)), in, out, input, right,
-        [=, this] { c_.reduce_scatter(in, out, reduction); });
-  }
-
-  template <class T>
   void copies(std::size_t count) {
     const auto of = [](int rank, std::size_t salt) {
       return [=](std::size_t i) { return pattern<T>(rank, i + salt); };
@@ -234,17 +216,6 @@ class Checker {
       const auto values = of(root, next_salt());
       add("broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
           [=, this] { c_.broadcast(data, root); });
-    }
-
-    for (const bool in_place : {false, true}) {
-      const std::size_t part = count > 1000 ? count / ranks() + 1 : count;
-      const std::span<T> out = block<T>(part * ranks());
-      const std::span<T> in = in_place ? own_part(out) : block<T>(part);
-      const std::size_t salt = next_salt();
-      add(
-          "all_gather", in, out, of(c_.rank(), salt),
-          [=](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); },
-          [=, this] { c_.all_gather(in, out); });
     }
   }
 
@@ -287,10 +258,8 @@ class Checker {
           std::memcpy(&bits, &x, sizeof x);
           hash = mix(hash + bits);
         }
-        std::vector<std::uint64_t> all(ranks());
-        c_.all_gather(std::span(&hash, 1), std::span(all));
-        for (const std::uint64_t other : all)
-          if (other != hash)
+        for (const std::string& other : world_.gather("bits", std::to_string(hash)))
+          if (other != std::to_string(hash))
             complain("bits of all_reduce " + std::string(name_of(reduction)), data_type_of<T>(), count, 0);
         ++operations_;
         elements_ += count;
@@ -312,10 +281,6 @@ class Checker {
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
     refused("broadcast", [&] { c_.broadcast(block, -1); });
-    refused("reduce_scatter", [&] { c_.reduce_scatter(block, std::span<float>(data).first(11 % data.size() + 3)); });
-    refused("all_gather", [&] { c_.all_gather(std::span<float>(data).first(9), block); });
-    std::vector<std::int32_t> other(data.size() * ranks());
-    refused("all_gather", [&] { c_.all_gather(block, std::span(other)); });
   }
 
   template <class T, class Function>
@@ -336,7 +301,6 @@ class Checker {
                        std::string(name_of(type)) + ": element " + std::to_string(index) + " is wrong\n";
   }
 
-  std::size_t ranks() const { return static_cast<std::size_t>(c_.size()); }
   std::size_t next_salt() { return ++salt_ * 1009; }  // so that data of an earlier operation is detected
 
   World& world_;
@@ -363,7 +327,6 @@ void stop_in_finalize() {
 
 int main(int argc, char** argv) {
   int corrupt = -1, leave = -1, freeze = -1, late = -1, beside = 0;
-  std::size_t largest_count = 0;
   std::string until;
   CommonOptions common;
   namespace po = boost::program_options;
@@ -374,18 +337,11 @@ int main(int argc, char** argv) {
       "late", po::value(&late), "nccl: this rank sleeps while the others synchronise a CUDA stream")(
       "beside", po::value(&beside),
       "only use the World beside started operations, and then compute for this many seconds")(
-      "until", po::value(&until), "only reduce, until this file exists")(
-      "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
+      "until", po::value(&until), "only reduce, until this file exists");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
                std::vector<float> data(100);  // outlives the operations in progress
-               const Backend backend = parse_backend(common.backend);
-#ifdef MULTINODE_HAVE_MPI
-               const auto communicator = backend == Backend::mpi && largest_count ? make_mpi(world, largest_count)
-                                                                                  : make_communicator(world, backend);
-#else
-               const auto communicator = make_communicator(world, backend);
-#endif
+               const auto communicator = make_communicator(world, parse_backend(common.backend));
 #ifdef MULTINODE_HAVE_MPI
                if (freeze == world.rank()) stop_in_finalize();
 #endif

@@ -1,18 +1,10 @@
 #include <gtest/gtest.h>
-#include <multinode/base/check.hpp>
-#include <multinode/communicator/communicator_backends.hpp>
-#ifdef MULTINODE_HAVE_GLOO
-#include <multinode/communicator/gloo_store.hpp>
-#endif
+#include <multinode/communicator/data_type.hpp>
 
-#include <array>
 #include <bit>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <set>
-#include <thread>
+#include <vector>
 
 namespace multinode {
 namespace {
@@ -150,54 +142,6 @@ TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::uint64_t>(std::uint64_t{1} << 63, 2), std::uint64_t{1} << 62);
   EXPECT_EQ(divided(1.0f, 3), 1.0f / 3.0f);
   EXPECT_EQ(divided(half(1.0f), 3), half(1.0f / 3.0f));
-}
-
-TEST(DataType, TypesSizesAndNames) {
-  std::set<std::string_view> names;
-  for (const DataType type : data_types)
-    with_type(type, [&]<class T>(T) {
-      EXPECT_EQ(data_type_of<T>(), type);
-      EXPECT_EQ(size_of(type), sizeof(T));
-      names.insert(name_of(type));
-    });
-  EXPECT_EQ(names.size(), data_types.size());
-  EXPECT_THROW(size_of(static_cast<DataType>(data_types.size())), std::invalid_argument);
-}
-
-#ifdef MULTINODE_HAVE_GLOO
-// 1,000 ranks, whose addresses as Gloo writes them are 136 MB.
-TEST(GlooStore, KeepsOneAddressOfEachRank) {
-  using namespace std::chrono_literals;
-  TcpStoreServer server;
-  TcpStore client({"127.0.0.1", server.port()}, 60s);
-  GlooStore store(client, 60s);
-  std::vector<char> addresses;
-  for (int i = 0; i < 999; ++i) {
-    std::array<char, 136> one{"the listener's socket address"};
-    const std::int64_t number = 5 + i;
-    std::memcpy(one.data() + 128, &number, sizeof number);
-    addresses.insert(addresses.end(), one.begin(), one.end());
-  }
-  std::vector<char> differ = addresses;
-  differ[136 * 500 + 3] ^= 1;
-  for (const auto& value :
-       {addresses, differ, std::vector<char>(), std::vector<char>(135, '='), std::vector<char>(136)}) {
-    store.set("rank", value);
-    EXPECT_EQ(store.get("rank"), value);
-    EXPECT_LT(client.get("gloo/rank", 0ms).size(), value == addresses ? 200 : value.size() + 2);
-  }
-  for (const char* wrong : {"", "999", "999 short", "99999999999 ", "-1 "}) {
-    client.set("gloo/rank", wrong + std::string(*wrong && wrong[std::strlen(wrong) - 1] == ' ' ? 136 : 0, 'x'));
-    EXPECT_THROW(store.get("rank"), std::runtime_error) << wrong;
-  }
-}
-#endif
-
-TEST(Backend, Names) {
-  for (const Backend backend : {Backend::automatic, Backend::mpi, Backend::nccl, Backend::gloo})
-    EXPECT_EQ(parse_backend(name_of(backend)), backend);
-  EXPECT_THROW(parse_backend("ucx"), UsageError);
-  EXPECT_THROW(parse_backend(""), UsageError);
 }
 
 }  // namespace

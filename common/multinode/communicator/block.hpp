@@ -21,17 +21,5 @@ struct Block {
   Block(std::span<T, Extent> s) : data(s.data()), count(s.size()), type(data_type_of<T>()) {}
   std::size_t bytes() const { return count * size_of(type); }
 };
-struct ConstBlock {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DataType type = DataType::float32;
-
-  ConstBlock() = default;
-  ConstBlock(const void* d, std::size_t n, DataType t) : data(d), count(n), type(t) {}
-  ConstBlock(const Block& b) : data(b.data), count(b.count), type(b.type) {}
-  template <class T, std::size_t Extent>
-  ConstBlock(std::span<T, Extent> s) : data(s.data()), count(s.size()), type(data_type_of<T>()) {}
-  std::size_t bytes() const { return count * size_of(type); }
-};
 
 }  // namespace multinode

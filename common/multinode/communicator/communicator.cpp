@@ -6,14 +6,6 @@
 
 namespace multinode {
 
-namespace {
-
-std::string counted(std::size_t count, DataType type) {
-  return std::to_string(count) + " of " + std::string(name_of(type));
-}
-
-}  // namespace
-
 std::string_view name_of(Backend backend) {
   static constexpr const char* names[] = {"auto", "mpi", "nccl", "gloo"};
   return names[static_cast<std::size_t>(backend)];
@@ -32,13 +24,6 @@ void Communicator::require_root(int root) const {
   if (root < 0 || root >= size_)
     throw std::invalid_argument("broadcast: root " + std::to_string(root) + " is not a rank: there are " +
                                 std::to_string(size_));
-}
-
-void Communicator::require_parts(const char* operation, const ConstBlock& part, const ConstBlock& whole) const {
-  if (part.type != whole.type || whole.count != part.count * static_cast<std::size_t>(size_))
-    throw std::invalid_argument(std::string(operation) + ": the smaller block is " + counted(part.count, part.type) +
-                                ", the larger one " + counted(whole.count, whole.type) + ", with " +
-                                std::to_string(size_) + " ranks: it must have one smaller block per rank");
 }
 
 Backend choose_cpu_backend([[maybe_unused]] const World& world) {

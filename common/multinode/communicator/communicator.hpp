@@ -70,16 +70,10 @@ class Communicator {
   int size() const { return size_; }
   virtual Backend backend() const = 0;
 
-  // All throw std::invalid_argument for a rank out of range and for counts or types that do not match, and
-  // std::runtime_error for an error of the library.
+  // All throw std::invalid_argument for a rank out of range, and std::runtime_error for an error of the library.
   virtual void broadcast(Block block, int root) = 0;
   // In place.
   virtual void all_reduce(const Block& block, Reduction reduction = Reduction::sum) = 0;
-  // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
-  // overlap.
-  virtual void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum) = 0;
-  // out: size() blocks of in.count elements, in order of rank. `in` may be this rank's own block of `out`.
-  virtual void all_gather(ConstBlock in, Block out) = 0;
   virtual void barrier() = 0;
 
   // Started operations are carried out in the order of the calls; a blocking one waits for those before it. If one
@@ -101,9 +95,7 @@ class Communicator {
  protected:
   explicit Communicator(World& world);
 
-  // They throw what the operations throw.
-  void require_root(int root) const;
-  void require_parts(const char* operation, const ConstBlock& part, const ConstBlock& whole) const;
+  void require_root(int root) const;  // throws what broadcast() throws
 
   World& world() const { return world_; }
   Watchdog& watchdog() const { return watchdog_; }

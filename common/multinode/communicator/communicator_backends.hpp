@@ -7,9 +7,8 @@
 
 namespace multinode {
 
-// Collective. Each has its own file, which is built if its library was found. largest_count: the most elements in one
-// MPI call, whose counts are int; tests pass a small one.
-std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count = std::size_t{1} << 30);
+// Collective. Each has its own file, which is built if its library was found.
+std::unique_ptr<Communicator> make_mpi(World& world);
 std::unique_ptr<Communicator> make_gloo(World& world);
 std::unique_ptr<Communicator> make_nccl(World& world, int device);  // of own_gpus()
 

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <fstream>
 #include <ranges>
 #include <vector>
@@ -90,8 +89,6 @@ class GlooCommunicator : public HostCommunicator {
 
   void do_broadcast(const Block& block, int root) override;
   void do_all_reduce(const Block& block, Reduction reduction) override;
-  void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override;
-  void do_all_gather(const ConstBlock& in, const Block& out) override;
   void do_barrier() override {
     std::uint8_t nothing = 0;
     reduce_small({&nothing, 1, DataType::uint8}, Reduction::max);
@@ -230,30 +227,6 @@ void GlooCommunicator::do_all_reduce(const Block& block, Reduction reduction) {
   else
     reduce_large(block, reduction);
   if (reduction == Reduction::average) divide(block.type, block.data, block.count, size());
-}
-
-void GlooCommunicator::do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) {
-  const auto* data = static_cast<Bytes>(in.data);
-  const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * out.bytes(); };
-  if (out.count) std::memcpy(out.data, part(rank()), out.bytes());
-  for (int step = 1; step < size(); ++step) {
-    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
-    exchange(to, part(to), out.bytes(), from, nullptr, out.bytes(), true, [&](std::size_t at, std::size_t bytes) {
-      std::byte* target = static_cast<std::byte*>(out.data) + at;
-      combine(out.type, reduction, target, target, scratch_.data(), bytes / size_of(out.type));
-    });
-  }
-  if (reduction == Reduction::average) divide(out.type, out.data, out.count, size());
-}
-
-void GlooCommunicator::do_all_gather(const ConstBlock& in, const Block& out) {
-  auto* data = static_cast<std::byte*>(out.data);
-  const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * in.bytes(); };
-  if (in.count && in.data != part(rank())) std::memcpy(part(rank()), in.data, in.bytes());
-  for (int step = 1; step < size(); ++step) {
-    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
-    exchange(to, part(rank()), in.bytes(), from, part(from), in.bytes());
-  }
 }
 
 }  // namespace

@@ -41,21 +41,6 @@ class NcclCommunicator : public Communicator {
   Work start_all_reduce(Block block, Reduction reduction, const char* name) override {
     return enqueue(name ? name : "all_reduce", [&] { all_reduce_on_stream(block, reduction); });
   }
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction) override {
-    require_parts("reduce_scatter", out, in);
-    const auto call = [&](ncclComm_t comm) {
-      return ncclReduceScatter(in.data, out.data, out.count, nccl_type(in.type), nccl_operation(reduction), comm,
-                               stream_.get());
-    };
-    enqueue("reduce_scatter", [&] { comm_->use(call); }).wait();
-  }
-  void all_gather(ConstBlock in, Block out) override {
-    require_parts("all_gather", in, out);
-    const auto call = [&](ncclComm_t comm) {
-      return ncclAllGather(in.data, out.data, in.count, nccl_type(in.type), comm, stream_.get());
-    };
-    enqueue("all_gather", [&] { comm_->use(call); }).wait();
-  }
   void barrier() override {
     enqueue("barrier", [&] {
       all_reduce_on_stream({one_.data(), 1, DataType::uint8}, Reduction::max);

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
-#include <multinode/base/text.hpp>
 #include <multinode/communicator/gloo_store.hpp>
 #include <multinode/net/address.hpp>
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -30,42 +26,7 @@ std::string network_identity() {
          (boot.empty() || error ? host_name() : "");
 }
 
-// The bytes of gloo::transport::tcp::Address.
-struct Address {
-  sockaddr_storage listener;
-  ssize_t number;
-};
-
-// The address and those after it, whose numbers grow by one.
-std::vector<char> series_of(Address address, std::size_t count) {
-  std::vector<char> data(count * sizeof address);
-  for (std::size_t i = 0; i < count; ++i, ++address.number)
-    std::memcpy(data.data() + i * sizeof address, &address, sizeof address);
-  return data;
-}
-
 }  // namespace
-
-// '=' and the data, or the number of addresses, ' ' and the first of them.
-std::string packed_addresses(const std::vector<char>& data) {
-  std::string packed = "=" + std::string(data.begin(), data.end());
-  Address first;
-  if (data.size() <= sizeof first || data.size() % sizeof first != 0) return packed;
-  std::memcpy(&first, data.data(), sizeof first);
-  const std::size_t count = data.size() / sizeof first;
-  return series_of(first, count) == data ? std::to_string(count) + " " + packed.substr(1, sizeof first) : packed;
-}
-
-std::vector<char> unpacked_addresses(std::string_view packed) {
-  if (packed.starts_with('=')) return {packed.begin() + 1, packed.end()};
-  const auto end = std::min(packed.find(' '), packed.size());
-  const auto count = number_of<std::size_t>(packed.substr(0, end));
-  Address first;
-  if (!count || *count > std::size_t{protocol::max_ranks} || packed.size() != end + 1 + sizeof first)
-    throw std::runtime_error("these are no addresses of gloo");
-  std::memcpy(&first, packed.data() + end + 1, sizeof first);
-  return series_of(first, *count);
-}
 
 std::string gloo_address(World& world) {
   const std::vector<std::string> networks = world.gather("addresses for gloo", network_identity());

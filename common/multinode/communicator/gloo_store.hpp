@@ -10,16 +10,9 @@
 
 #include <chrono>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace multinode {
-
-// A rank has an address for each other rank, of 136 bytes, which differ in a number only. Packed they are the first
-// one and their number, so that all ranks together need one address per rank and not one per pair. Other data stays
-// as it is. unpacked_addresses() throws std::runtime_error for a text that is not packed.
-std::string packed_addresses(const std::vector<char>& data);
-std::vector<char> unpacked_addresses(std::string_view packed);
 
 // Keys begin with "gloo/". `timeout` is the default of wait() and that of get(). `store` must outlive it.
 class GlooStore : public gloo::rendezvous::Store {
@@ -27,10 +20,11 @@ class GlooStore : public gloo::rendezvous::Store {
   GlooStore(TcpStore& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set("gloo/" + key, packed_addresses(data));
+    store_.set("gloo/" + key, {data.data(), data.size()});
   }
   std::vector<char> get(const std::string& key) override {
-    return unpacked_addresses(store_.get("gloo/" + key, timeout_));
+    const std::string data = store_.get("gloo/" + key, timeout_);
+    return {data.begin(), data.end()};
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {

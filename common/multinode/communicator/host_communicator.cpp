@@ -128,20 +128,6 @@ void HostCommunicator::broadcast(Block block, int root) {
   do_broadcast(block, root);
 }
 
-void HostCommunicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
-  require_parts("reduce_scatter", out, in);
-  wait_for_started();
-  const auto inside = watchdog().enter("reduce_scatter");
-  do_reduce_scatter(in, out, reduction);
-}
-
-void HostCommunicator::all_gather(ConstBlock in, Block out) {
-  require_parts("all_gather", in, out);
-  wait_for_started();
-  const auto inside = watchdog().enter("all_gather");
-  do_all_gather(in, out);
-}
-
 void HostCommunicator::barrier() {
   wait_for_started();
   const auto inside = watchdog().enter("barrier");

@@ -15,8 +15,6 @@ class HostCommunicator : public Communicator {
   ~HostCommunicator() override;
   void broadcast(Block block, int root) final;
   void all_reduce(const Block& block, Reduction reduction) final;
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction) final;
-  void all_gather(ConstBlock in, Block out) final;
   void barrier() final;
   Work start_all_reduce(Block block, Reduction reduction, const char* name) final;
   void synchronize() final { wait_for_started(); }
@@ -30,8 +28,6 @@ class HostCommunicator : public Communicator {
   // Blocking calls of the library. The arguments have been checked; count may be 0.
   virtual void do_broadcast(const Block& block, int root) = 0;
   virtual void do_all_reduce(const Block& block, Reduction reduction) = 0;
-  virtual void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) = 0;
-  virtual void do_all_gather(const ConstBlock& in, const Block& out) = 0;
   virtual void do_barrier() = 0;
 
  private:

@@ -42,7 +42,6 @@ namespace {
 using namespace std::chrono_literals;
 constexpr char loopback[] = "127.0.0.1";
 constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
-constexpr int group_size = 256;                   // ranks that give their texts to rank 0 at the same time
 
 bool all_on_this_node(const Launch& launch) {
   if (launch.node_count) return launch.node_count->value == 1;
@@ -152,7 +151,7 @@ struct World::Implementation {
   void meet(const std::string& program, const Launch& launch, const Options& options);
   void meet_through(const Launch& launch, const Options& options, const std::string& token, const Tell& tell,
                     const Ask& ask);
-  void prove_wiring(World& world);
+  void require_agreement(World& world);
   void give(const std::string& key, std::string_view text, int readers);
   std::string take(const std::string& key, std::chrono::milliseconds limit);
 };
@@ -274,7 +273,7 @@ World::World(std::string program, Launch launch, Options options)
                          impl.server.get(), rank() == 1 || local_rank() == 0},
       options_.timeout);
   try {
-    impl.prove_wiring(*this);
+    impl.require_agreement(*this);
   } catch (const UsageError& e) {
     impl.watchdog->fail(e.what(), exit_usage);
   } catch (const std::exception& e) {
@@ -293,7 +292,7 @@ World::~World() {
 }
 
 // Checks that all ranks agree on what must be the same, and numbers the nodes. All of it happens on rank 0.
-void World::Implementation::prove_wiring(World& world) {
+void World::Implementation::require_agreement(World& world) {
   nlohmann::json same = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
   if (world.options_.same_versions)
     for (const auto& [name, version] : versions()) same[name] = version;
@@ -375,20 +374,13 @@ std::string World::combine_on_rank_0(const char* name, const std::string& value,
   const std::string key = "gather/" + std::to_string(impl.gathers++) + "/";
   // The watchdog, which can name the late rank, ends the process before this limit.
   const std::chrono::milliseconds limit = options_.timeout + 15s;
-  // The store never has the values of more than two groups of ranks. Only groups after the first must be called.
-  const auto call = [&](int group) { return key + "group " + std::to_string(group); };
   if (rank() == 0) {
     std::vector<std::string> all{value};
-    for (int r = 1; r < size(); ++r) {
-      if (const int next = r / group_size + 1; (r % group_size == 0 || r == 1) && next * group_size < size())
-        impl.give(call(next), "", std::min(group_size, size() - next * group_size));
-      all.push_back(impl.take(key + std::to_string(r), limit));
-    }
+    for (int r = 1; r < size(); ++r) all.push_back(impl.take(key + std::to_string(r), limit));
     const std::string text = combine(std::move(all));
     impl.give(key + "combined", text, size() - 1);
     return text;
   }
-  if (rank() >= group_size) impl.take(call(rank() / group_size), limit);
   impl.give(key + std::to_string(rank()), value, 1);
   return impl.take(key + "combined", limit);
 }
