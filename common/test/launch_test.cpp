@@ -222,11 +222,6 @@ TEST(Launch, WithoutALauncherItIsOneProcess) {
   EXPECT_EQ(launch.rank.variable, "");
 }
 
-TEST(Launch, TheEnvironmentIsCopied) {
-  ASSERT_EQ(setenv("MULTINODE_LAUNCH_TEST", "a=b", 1), 0);
-  EXPECT_EQ(current_environment().at("MULTINODE_LAUNCH_TEST"), "a=b");
-}
-
 TEST(Launch, MasterVariablesTakePrecedence) {
   const Environment given = {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1234"}};
   const Launch launch = read_launch(load("srun-none").environment + given);

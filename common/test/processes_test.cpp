@@ -1,4 +1,4 @@
-// Descriptors, signals, child processes.
+// Signals, child processes.
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/process/child_process.hpp>
@@ -24,38 +24,6 @@
 namespace {
 
 using namespace multinode;
-
-bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
-int open_null() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
-TEST(Descriptor, ClosesItsFileOnce) {
-  Descriptor first(open_null());
-  const int number = first.get();
-  ASSERT_TRUE(first && is_open(number));
-  Descriptor second = std::move(first);
-  EXPECT_TRUE(is_open(number));
-  second = Descriptor();
-  EXPECT_FALSE(second || is_open(number));
-  {
-    const Descriptor third(open_null());
-    ASSERT_EQ(third.get(), number);
-  }
-  EXPECT_FALSE(is_open(number));
-  Descriptor released(open_null());
-  const Descriptor owner(released.release());
-  EXPECT_FALSE(released);
-  EXPECT_TRUE(is_open(owner.get()));
-}
-
-TEST(Pipe, EndsWhenItsLastWriterIsGone) {
-  auto [from, to] = make_pipe();
-  ASSERT_EQ(write(to.get(), "abc", 3), 3);
-  std::array<char, 8> bytes{};
-  EXPECT_EQ(read(from.get(), bytes.data(), bytes.size()), 3);
-  to.reset();
-  EXPECT_EQ(read(from.get(), bytes.data(), bytes.size()), 0);
-  EXPECT_EQ(fcntl(from.get(), F_GETFD), FD_CLOEXEC);
-}
 
 bool is_blocked(int number) {
   sigset_t mask;
@@ -149,7 +117,7 @@ TEST(ChildProcess, GetsOnlyItsDescriptors) {
   output_of({.arguments = {"test", "-e", open}, .only_these = true}, ending);
   EXPECT_EQ(ending.status, 1);
   // One that has its number already, and is closed at an exec.
-  const Descriptor null(open_null());
+  const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (const bool only_these : {false, true}) {
     ChildCommand command{.arguments = {"test", "-e", "/proc/self/fd/3"}, .only_these = only_these};
     const int kept = dup(3);  // -1: 3 was free
@@ -197,21 +165,6 @@ TEST(ChildProcess, AStartErrorHasItsReason) {
     EXPECT_STREQ(e.what(), "cannot start 'no-such-program': No such file or directory");
   }
   EXPECT_THROW(ChildProcess({.arguments = {"x"}, .file = "/"}), StartError);
-}
-
-// A second wait() would kill this process's own group.
-TEST(Process, IsWaitedForOnce) {
-  multinode::testing::Process process({"true"});
-  EXPECT_EQ(process.wait().status, 0);
-  EXPECT_THROW(process.wait(), std::logic_error);
-  EXPECT_THROW(process.signal(SIGCONT), std::logic_error);
-}
-
-TEST(QuietThread, GetsNoSignals) {
-  bool quiet = false;
-  quiet_thread([&] { quiet = is_blocked(SIGTERM) && is_blocked(SIGUSR1); }).join();
-  EXPECT_TRUE(quiet);
-  EXPECT_FALSE(is_blocked(SIGTERM));
 }
 
 // A keeper in a separate process, so that the orphans of its job become its children and not this test's.

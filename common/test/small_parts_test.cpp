@@ -1,6 +1,5 @@
-// Small parts: lists for messages, numbers from text, medians, files of /proc and /sys.
+// Small parts: numbers from text, text for messages, files of /proc and /sys.
 #include <multinode/base/files.hpp>
-#include <multinode/base/median.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/limits.hpp>
 #include <testing/temporary_folder.hpp>
@@ -11,8 +10,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <map>
-#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -33,33 +30,6 @@ TEST(Text, AnyBytesArePrintable) {
   EXPECT_EQ(printable("a\nb\x01\xff"), "a?b??");
   EXPECT_EQ(printable(std::string(60, 'a')), std::string(60, 'a'));
   EXPECT_EQ(printable(std::string(61, 'a')), std::string(60, 'a') + "...");
-}
-
-TEST(Text, JoinsWordsAndNumbers) {
-  EXPECT_EQ(join(std::vector<std::string>{}), "");
-  EXPECT_EQ(join(std::vector<std::string>{"", "b", ""}), ", b, ");
-  EXPECT_EQ(join(std::set<int>{30, -2}), "-2, 30");
-  EXPECT_EQ(join(std::vector<std::size_t>{2, 3}, " x "), "2 x 3");
-  const auto key = [](const auto& named) { return named.first; };
-  EXPECT_EQ(join(std::map<std::string, int>{{"a", 1}, {"b", 2}}, ",", key), "a,b");
-}
-
-TEST(Text, RankListsHaveSingularAndPlural) {
-  EXPECT_EQ(rank_list(std::vector<int>{3}), "rank 3");
-  EXPECT_EQ(rank_list(std::vector<std::size_t>{1, 2}), "ranks 1, 2");
-}
-
-TEST(Text, TheWholeTextMustBeANumber) {
-  EXPECT_EQ(number_of<int>("-12"), -12);
-  EXPECT_EQ(number_of<double>("1.5"), 1.5);
-  for (const char* text : {"", " 1", "1 ", "0x10", "one", "300"}) EXPECT_FALSE(number_of<std::uint8_t>(text)) << text;
-}
-
-TEST(Median, OfAnyOrder) {
-  EXPECT_EQ(median({7}), 7);
-  EXPECT_EQ(median({9, 1, 5}), 5);
-  EXPECT_EQ(median({4, 1, 100, 2}), 3);
-  EXPECT_THROW(median({}), std::logic_error);
 }
 
 TEST(Files, MissingFilesAreUnknown) {

@@ -1,5 +1,4 @@
-// temporary_folder.hpp: a folder for a test's files, removed with its object. Header-only, because the fuzzers do not
-// link multinode::testing.
+// temporary_folder.hpp: a folder for a test's files, removed with its object.
 #pragma once
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // store_protocol.hpp: the wire protocol of TcpStore and TcpStoreServer, described in store_protocol.cpp. Pure
-// functions, for the fuzzer.
+// functions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -124,8 +124,6 @@ class FrameReader {
   void append(std::string_view bytes);
   // The next frame without its length field, valid until the next call; nullopt if it is incomplete. Throws Violation.
   std::optional<std::string_view> next(std::size_t max = max_frame);
-  std::size_t unread() const { return buffer_.size() - taken_; }
-  std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
   std::string buffer_;

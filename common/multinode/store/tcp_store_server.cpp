@@ -39,22 +39,14 @@ using protocol::Operation;
 using protocol::Request;
 using protocol::Status;
 
-// Limits of the server's memory, descriptors and turns.
+// Who knows the run's secret is trusted (SECURITY.md); these limits keep strangers out, and mistakes from filling the
+// memory.
 constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
-constexpr std::size_t most_keys = 1 << 18;
-constexpr std::size_t overhead_of_key = 128;           // bytes of a map node
-constexpr std::size_t most_buffered_bytes = 64 << 20;  // not yet parsed, not yet sent, over all connections
-constexpr std::size_t uncounted_of_admitted = 64 << 10;
-constexpr std::size_t most_unsent_per_turn = 64 << 10;  // above it the answers are sent before the next request is read
-constexpr std::size_t most_kept = 4 << 10;              // of the empty buffer of an idle connection
-constexpr int most_requests_per_turn = 32;
-constexpr std::size_t most_answered_per_turn = 256 << 10;
-constexpr std::size_t most_admitted = 64 << 10;
+constexpr std::size_t overhead_of_key = 128;          // bytes of a map node
 constexpr std::size_t most_unauthenticated = 4 << 10;
 constexpr milliseconds hello_timeout(5'000);
 constexpr milliseconds printing_limit(500);                     // see Run::waiting
 constexpr milliseconds tick_interval(50);                       // of the arbiters, while there is something to judge
-constexpr std::size_t most_runs = 4 << 10;                      // generations, each with an arbiter
 constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which a time point can hold
 
 [[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why = "") {
@@ -86,7 +78,7 @@ class TcpStoreServer::Implementation {
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
 
-    share_descriptors(false);
+    limit_strangers(false);
     thread_ = quiet_thread([this] { serve(); });
   }
 
@@ -112,12 +104,11 @@ class TcpStoreServer::Implementation {
  private:
   using Id = std::uint64_t;
   using Will = std::pair<std::string, std::string>;
-  using Bytes = std::shared_ptr<const std::string>;
   using Waiting = std::multimap<std::string, Id>;  // by key
   static constexpr Id stop_id = 0, listener_id = 1, arbiters_id = 2;
 
   struct Value {
-    Bytes bytes;
+    std::string bytes;
     std::uint32_t readers = 0;  // gets until it is deleted; 0: never
   };
 
@@ -140,23 +131,14 @@ class TcpStoreServer::Implementation {
     bool leaving = false;   // has said goodbye: to be closed when the answer is sent
     std::string magic;      // the part received so far
     protocol::FrameReader in;
-    // To be sent: `out`, then `large`, a value that is not copied, then `after`.
-    std::string out, after;
-    Bytes large;
-    std::size_t sent = 0;                      // of the first of them
-    std::size_t answered = 0;                  // bytes of values in this turn
+    std::string out;                           // to be sent
     std::optional<Waiting::iterator> waiting;  // a get that is not answered yet
     std::optional<Clock::time_point> deadline;
     std::optional<Will> will;
     std::uint32_t events = EPOLLIN | EPOLLRDHUP;
-    bool ready = false;        // is in ready_
-    std::size_t buffered = 0;  // its part of buffered_
 
     Run* run = nullptr;  // if it is a rank
     int rank = -1;
-
-    bool unsent() const { return !out.empty() || large; }
-    std::string& answers() { return large ? after : out; }
   };
 
   void listen(const std::string& address, std::uint16_t port) {
@@ -174,18 +156,16 @@ class TcpStoreServer::Implementation {
     listener_ = std::move(fd);
   }
 
-  // An eighth of the process's descriptors is for unauthenticated connections, three quarters for admitted ones, the
-  // rest for the process. Their limit is raised only when it is needed: processes that this one starts inherit it.
-  void share_descriptors(bool raise) {
+  // An eighth of the process's descriptors is for strangers. Their limit is raised only when it is needed: processes
+  // that this one starts inherit it.
+  void limit_strangers(bool raise) {
     rlimit descriptors{};
     if (std::exchange(raised_, raise) || ::getrlimit(RLIMIT_NOFILE, &descriptors) < 0) return;
     if (raise) {
       descriptors.rlim_cur = descriptors.rlim_max;
       ::setrlimit(RLIMIT_NOFILE, &descriptors);
     }
-    if (descriptors.rlim_cur == RLIM_INFINITY) return;
-    most_unauthenticated_ = std::min<std::size_t>(most_unauthenticated, descriptors.rlim_cur / 8 + 1);
-    most_admitted_ = std::min<std::size_t>(most_admitted, descriptors.rlim_cur / 4 * 3);
+    most_unauthenticated_ = std::min<rlim_t>(most_unauthenticated, descriptors.rlim_cur / 8 + 1);
   }
 
   void serve() {
@@ -204,12 +184,8 @@ class TcpStoreServer::Implementation {
             guarded(event.data.u64, [&](Connection& connection) { handle(connection, event.events); });
         }
         expire_timers();
-        // Only those that are ready now: one that becomes ready again waits for the others.
-        for (const auto id : std::exchange(ready_, {}))
-          guarded(id, [&](Connection& connection) {
-            connection.ready = false;
-            process(connection);
-          });
+        for (const auto id : std::exchange(woken_, {}))
+          guarded(id, [&](Connection& connection) { process(connection); });
         tell_verdicts();
       } catch (const std::exception&) {  // out of memory, outside any connection: the next turn retries
       }
@@ -275,14 +251,14 @@ class TcpStoreServer::Implementation {
 
   void push(Id id, const std::string& frame) {
     guarded(id, [&](Connection& connection) {
-      connection.answers() += frame;
+      connection.out += frame;
       if (!flush(connection)) listen_for(connection, (connection.events & ~std::uint32_t{EPOLLIN}) | EPOLLOUT);
     });
   }
 
   // The timeout for epoll_wait: milliseconds until the next timer, but at most a slice; -1: there is no timer.
   int pause() const {
-    if (!ready_.empty()) return 0;
+    if (!woken_.empty()) return 0;
     if (timers_.empty()) return -1;
     const auto left = std::chrono::ceil<milliseconds>(timers_.begin()->first - Clock::now());
     return static_cast<int>(std::clamp(left, milliseconds(0), Deadline::slice).count());
@@ -300,18 +276,7 @@ class TcpStoreServer::Implementation {
       keep = bool(connection.fd);
     } catch (const std::exception&) {  // a Violation, or out of memory
     }
-    if (!keep) return drop(id);
-    // Not the capacities: those of idle connections are small, but so many that they would push out busy ones.
-    const auto waiting = connection.in.unread() + connection.out.size() + connection.after.size();
-    const auto buffered = waiting - std::min(waiting, connection.admitted ? uncounted_of_admitted : 0);
-    buffered_ += buffered - connection.buffered;
-    connection.buffered = buffered;
-    while (buffered_ > most_buffered_bytes) {
-      const auto weight = [](const auto& one) { return std::pair(!one.second->admitted, one.second->buffered); };
-      const auto largest = std::max_element(connections_.begin(), connections_.end(),
-                                            [&](auto& a, auto& b) { return weight(a) < weight(b); });
-      drop(largest->first);
-    }
+    if (!keep) drop(id);
   }
 
   void watch(int operation, int fd, Id id, std::uint32_t events) {
@@ -344,7 +309,7 @@ class TcpStoreServer::Implementation {
       if (fd < 0) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         if (errno == EMFILE && !raised_) {
-          share_descriptors(true);
+          limit_strangers(true);
           continue;
         }
         if (!unauthenticated_.empty()) {
@@ -362,7 +327,7 @@ class TcpStoreServer::Implementation {
       const auto id = connection->id = next_id_++;
       connections_.emplace(id, std::move(connection));
       unauthenticated_.insert(id);  // ids grow: the oldest comes first
-      if (unauthenticated_.size() > most_unauthenticated_) share_descriptors(true);
+      if (unauthenticated_.size() > most_unauthenticated_) limit_strangers(true);
       if (unauthenticated_.size() > most_unauthenticated_) drop(*unauthenticated_.begin());
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
@@ -374,19 +339,13 @@ class TcpStoreServer::Implementation {
 
   void handle(Connection& connection, std::uint32_t events) {
     if (events & (EPOLLERR | EPOLLHUP)) return connection.fd.reset();
-    if (connection.ready) return;  // its turn comes anyway
-    if (events & EPOLLOUT && flush(connection)) return process(connection);
-    if (connection.unsent()) {
-      // Its further requests stay in the kernel until it has read the answers: that slows down only their sender.
-      if (events & EPOLLRDHUP) return connection.fd.reset();
-      if (events & EPOLLIN) listen_for(connection, connection.events & ~std::uint32_t{EPOLLIN});
-      return;
-    }
-    if (events & (EPOLLIN | EPOLLRDHUP)) receive(connection);
+    if (events & EPOLLOUT) return process(connection);
+    receive(connection);
   }
 
   void receive(Connection& connection) {
-    const auto got = ::recv(connection.fd.get(), chunk_.data(), chunk_.size(), 0);
+    const auto room = connection.admitted ? chunk_.size() : protocol::max_hello;
+    const auto got = ::recv(connection.fd.get(), chunk_.data(), room, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return connection.fd.reset();
     std::string_view bytes(chunk_.data(), static_cast<std::size_t>(got));
@@ -410,8 +369,6 @@ class TcpStoreServer::Implementation {
   }
 
   void admit(Connection& connection, protocol::Hello hello) {
-    if (count_admitted(0) >= most_admitted_) share_descriptors(true);
-    if (count_admitted(0) >= most_admitted_) throw protocol::Violation("too many clients");
     const auto refuse = [&](Status status, std::string_view why) {
       answer(connection, status, why);
       connection.leaving = true;
@@ -426,7 +383,6 @@ class TcpStoreServer::Implementation {
     hello.proof.clear();
     if (entry_.ranks_only && hello.rank < 0) return refuse(Status::refused, "it serves only ranks of its run");
     if (hello.rank >= 0) {
-      if (runs_.size() >= most_runs && !runs_.contains(hello.generation)) throw protocol::Violation("too many runs");
       Run& run = runs_[hello.generation];
       // Ids grow, so this is the later one of the two connections.
       if (const auto first = run.connections.find(hello.rank);
@@ -446,22 +402,16 @@ class TcpStoreServer::Implementation {
     if (connection.run && connection.run->told) connection.out += verdict_for(*connection.run, connection.rank);
   }
 
-  std::size_t count_admitted(int change) {
+  void count_admitted(int change) {
     std::lock_guard lock(mutex_);
     admitted_ += static_cast<std::size_t>(change);
     if (change < 0) gone_.notify_all();
-    return admitted_;
   }
 
+  // Answers what can be answered. Further requests stay in the kernel until the client has read the answers.
   void process(Connection& connection) {
-    connection.answered = 0;
-    if (connection.waiting) look(connection);
-    for (int done = 0; !connection.leaving && !connection.ready; ++done) {
-      if ((connection.large || connection.out.size() >= most_unsent_per_turn) && !flush(connection)) break;
-      if (done == most_requests_per_turn || connection.answered > most_answered_per_turn) {
-        make_ready(connection);
-        break;
-      }
+    if (connection.waiting) answer_get(connection);
+    while (!connection.leaving && flush(connection)) {
       const auto frame = connection.in.next();
       if (!frame) break;
       Request request = protocol::parse_request(*frame);
@@ -469,7 +419,7 @@ class TcpStoreServer::Implementation {
       execute(connection, std::move(request));
     }
     if (!flush(connection))
-      listen_for(connection, (connection.events & ~std::uint32_t{EPOLLIN}) | EPOLLOUT);
+      listen_for(connection, EPOLLOUT);
     else if (connection.leaving)
       connection.fd.reset();
     else
@@ -478,56 +428,32 @@ class TcpStoreServer::Implementation {
 
   // Returns whether everything is sent.
   bool flush(Connection& connection) {
-    while (connection.unsent()) {
-      const bool body = connection.out.empty();
-      const std::string& bytes = body ? *connection.large : connection.out;
-      while (connection.sent < bytes.size()) {
-        const auto count =
-            ::send(connection.fd.get(), bytes.data() + connection.sent, bytes.size() - connection.sent, MSG_NOSIGNAL);
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0 && errno == EAGAIN) return false;
-        if (count < 0) throw std::system_error(errno, std::generic_category(), "send");
-        connection.sent += static_cast<std::size_t>(count);
-      }
-      connection.sent = 0;
-      if (body) {
-        connection.large.reset();
-        connection.out = std::exchange(connection.after, {});
-      } else if (connection.out.capacity() > most_kept) {
-        connection.out = {};
-      } else {
-        connection.out.clear();
-      }
+    std::size_t sent = 0;
+    while (sent < connection.out.size()) {
+      const auto count =
+          ::send(connection.fd.get(), connection.out.data() + sent, connection.out.size() - sent, MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno != EAGAIN) throw std::system_error(errno, std::generic_category(), "send");
+      if (count < 0) break;
+      sent += static_cast<std::size_t>(count);
     }
-    return true;
+    connection.out.erase(0, sent);
+    return connection.out.empty();
   }
 
   void answer(Connection& connection, Status status, std::string_view body = {}) {
-    connection.answered += body.size();
-    connection.answers() += protocol::encode(status, body);
-  }
-
-  void answer(Connection& connection, const Bytes& value) {
-    if (value->size() < most_unsent_per_turn) return answer(connection, Status::done, *value);
-    connection.answered += value->size();
-    connection.out += protocol::encode(Status::done, value->size());
-    connection.large = value;  // however slowly it is read, it costs no memory
-  }
-
-  void make_ready(Connection& connection) {
-    if (std::exchange(connection.ready, true)) return;
-    ready_.push_back(connection.id);
+    connection.out += protocol::encode(status, body);
   }
 
   void execute(Connection& connection, Request request) {
-    if (request.operation >= Operation::beat) return hear(connection, std::move(request));
+    if (request.operation >= Operation::beat) return on_status_of_rank(connection, std::move(request));
     if (connection.waiting) throw protocol::Violation("a request before the answer to the one before");
     switch (request.operation) {
       case Operation::set:
         return answer_if(store(request.key, std::move(request.value), request.readers), connection);
       case Operation::compare_set: {
         const auto found = values_.find(request.key);
-        const std::string_view value = found == values_.end() ? std::string_view() : *found->second.bytes;
+        const std::string_view value = found == values_.end() ? std::string_view() : found->second.bytes;
         if (value != request.expected) return answer(connection, Status::done, value);
         return answer_if(store(request.key, request.value), connection, request.value);
       }
@@ -551,15 +477,14 @@ class TcpStoreServer::Implementation {
       case Operation::get:
         connection.waiting = waiting_.emplace(std::move(request.key), connection.id);
         set_deadline(connection, milliseconds(std::min(request.timeout_ms, longest_wait)));
-        look(connection);
-        return;
+        return answer_get(connection);
       default:
         throw protocol::Violation("a second hello");
     }
   }
 
   // A rank's heartbeat or failure.
-  void hear(Connection& connection, Request request) {
+  void on_status_of_rank(Connection& connection, Request request) {
     if (!connection.run) throw protocol::Violation("a heartbeat, but not of a rank");
     auto& arbiter = connection.run->arbiter;
     if (request.operation == Operation::fail)
@@ -572,7 +497,7 @@ class TcpStoreServer::Implementation {
     const auto found = values_.find(request.key);
     std::int64_t sum = 0;
     if (found != values_.end()) {
-      const auto number = number_of<std::int64_t>(*found->second.bytes);
+      const auto number = number_of<std::int64_t>(found->second.bytes);
       if (!number) return answer(connection, Status::refused, "its value is not a number");
       sum = *number;
     }
@@ -587,20 +512,20 @@ class TcpStoreServer::Implementation {
   }
 
   // Sets the value and wakes its waiters; returns false if the store is full.
-  bool store(const std::string& key, std::string value, std::uint32_t readers = 0, std::size_t keys = most_keys) {
+  bool store(const std::string& key, std::string value, std::uint32_t readers = 0) {
     const auto found = values_.find(key);
     const bool fresh = found == values_.end();
-    const auto before = fresh ? 0 : found->second.bytes->size();
+    const auto before = fresh ? 0 : found->second.bytes.size();
     const auto bytes = stored_bytes_ - before + value.size() + (fresh ? key.size() + overhead_of_key : 0);
-    if ((bytes > most_stored_bytes && bytes > stored_bytes_) || (fresh && values_.size() >= keys)) return false;
-    values_[key] = {std::make_shared<const std::string>(std::move(value)), readers};
+    if (bytes > most_stored_bytes && bytes > stored_bytes_) return false;
+    values_[key] = {std::move(value), readers};
     stored_bytes_ = bytes;
-    for (auto [next, end] = waiting_.equal_range(key); next != end; ++next) make_ready(*connections_.at(next->second));
+    for (auto [next, end] = waiting_.equal_range(key); next != end; ++next) woken_.push_back(next->second);
     return true;
   }
 
   // Answers the get that waits if its key exists or its time is over.
-  void look(Connection& connection) {
+  void answer_get(Connection& connection) {
     const auto& key = (*connection.waiting)->first;
     const auto found = values_.find(key);
     if (found == values_.end()) {
@@ -608,9 +533,9 @@ class TcpStoreServer::Implementation {
       answer(connection, Status::timed_out, key);
     } else {
       auto& [bytes, readers] = found->second;
-      answer(connection, bytes);
+      answer(connection, Status::done, bytes);
       if (readers > 0 && --readers == 0) {
-        stored_bytes_ -= bytes->size() + key.size() + overhead_of_key;
+        stored_bytes_ -= bytes.size() + key.size() + overhead_of_key;
         values_.erase(found);
       }
     }
@@ -638,12 +563,11 @@ class TcpStoreServer::Implementation {
     stop_waiting(*connection);
     connections_.erase(found);
     unauthenticated_.erase(id);
-    buffered_ -= connection->buffered;
     stored_bytes_ -= size_of(connection->will);
     if (connection->will) {
       const auto& [key, value] = *connection->will;
       const auto present = values_.find(key);
-      if (present == values_.end() || present->second.bytes->empty()) store(key, value, 0, most_keys + most_admitted);
+      if (present == values_.end() || present->second.bytes.empty()) store(key, value);
     }
     if (connection->run) {
       connection->run->connections.erase(connection->rank);
@@ -657,25 +581,24 @@ class TcpStoreServer::Implementation {
   void erase_keys_of(const std::string& prefix) {
     for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
          at = values_.erase(at))
-      stored_bytes_ -= at->second.bytes->size() + at->first.size() + overhead_of_key;
+      stored_bytes_ -= at->second.bytes.size() + at->first.size() + overhead_of_key;
   }
 
   const Entry entry_;
   Descriptor listener_, epoll_, stop_;
   std::uint16_t port_ = 0;
-  std::size_t most_admitted_ = most_admitted, most_unauthenticated_ = most_unauthenticated;
+  std::size_t most_unauthenticated_ = most_unauthenticated;
   std::unordered_map<Id, std::unique_ptr<Connection>> connections_;
   Id next_id_ = arbiters_id + 1;
   std::set<Id> unauthenticated_;
   std::set<std::pair<Clock::time_point, Id>> timers_;
-  std::vector<Id> ready_;
+  std::vector<Id> woken_;                // whose get can be answered
   std::map<std::string, Value> values_;  // not hashed, so that clients cannot send colliding keys
   Waiting waiting_;
   std::map<std::string, Run> runs_;  // by generation
   bool ticking_ = false;             // a timer for the arbiters is set
   bool raised_ = false;              // the limit of descriptors
   std::size_t stored_bytes_ = 0;
-  std::size_t buffered_ = 0;
   std::array<char, 64 << 10> chunk_{};
 
   std::mutex mutex_;
