@@ -286,6 +286,7 @@ struct Store {
       for (int l = 0; l < warp_size; ++l) to[l] = static_cast<T>(b[l]);
       return;
     }
+    if (pattern == Pattern::same) return store(address[0], static_cast<T>(b[warp_size - 1]));
     for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
       const int l = std::countr_zero(mask);
       store(address[l], static_cast<T>(b[l]));
