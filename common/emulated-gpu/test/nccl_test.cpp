@@ -1,5 +1,5 @@
 // The emulated NCCL, with all ranks in one process. The programs of chapter 02 test the results of the collectives
-// on it, recover_nccl of chapter 03 non-blocking communicators and ncclCommShrink, mistakes_test.cpp its reports.
+// on it, mistakes_test.cpp its reports.
 #include "cuda.hpp"
 
 #include <atomic>
