@@ -1,8 +1,8 @@
 // cluster: a head and nodes that run the processes of jobs: start, status, run, stop.
 // Exit status: run has the job's; else 0 done, 1 failed, 2 bad command line or state folder.
 #include "channel.hpp"
+#include "head_node_keeper.hpp"
 #include "lease.hpp"
-#include "parts.hpp"
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>

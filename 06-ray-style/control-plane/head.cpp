@@ -1,6 +1,6 @@
 #include "channel.hpp"
+#include "head_node_keeper.hpp"
 #include "lease.hpp"
-#include "parts.hpp"
 #include "scheduler.hpp"
 
 #include <multinode/net/socket.hpp>
@@ -25,8 +25,8 @@ class Head {
   void serve(const multinode::Signals& signals) {
     std::optional<Clock::time_point> end;
     while (!end || (!scheduler_.left() && Clock::now() < *end)) {
-      read(nodes_, [&](auto node, const std::string& text) { return hear_node(node, text); });
-      read(clients_, [&](auto job, const std::string& text) { return hear_client(job, text); });
+      read(nodes_, [&](auto node, const std::string& text) { return on_node_message(node, text); });
+      read(clients_, [&](auto job, const std::string& text) { return on_client_message(job, text); });
       scheduler_.tick();
       store_.set("status", json{{"nodes", scheduler_.node_count()}, {"text", scheduler_.status()}}.dump());
       std::string reason;
@@ -58,9 +58,9 @@ class Head {
     if (const auto found = peers.all.find(number); found != peers.all.end()) found->second.out.send(message.dump());
   }
 
-  // `hear` takes a message, or "" if there is none, and returns whether the sender stays.
-  template <class Hear>
-  void read(Peers& peers, const Hear& hear) {
+  // `on_message` takes a message, or "" if there is none, and returns whether the sender stays.
+  template <class OnMessage>
+  void read(Peers& peers, const OnMessage& on_message) {
     for (const auto count = store_.add(peers.kind, 0); peers.count < count;) {
       const std::string name = peers.kind + "/" + std::to_string(++peers.count);
       peers.all.emplace(peers.count, Peer{name, {store_, name + "/from"}, {store_, name + "/to"}});
@@ -71,28 +71,28 @@ class Head {
       while (const auto text = stays ? at->second.in.receive() : std::nullopt) {
         at->second.heard = Clock::now();
         try {
-          stays = hear(at->first, *text);
+          stays = on_message(at->first, *text);
         } catch (const json::exception& e) {
           log(at->second.name + " sent a message of another form: " + e.what());
-          stays = hear(at->first, std::string(gone));
+          stays = on_message(at->first, std::string(gone));
         }
       }
-      if (!stays || !hear(at->first, "")) peers.all.erase(at);
+      if (!stays || !on_message(at->first, "")) peers.all.erase(at);
     }
   }
 
-  bool hear_node(std::int64_t node, const std::string& text) {
+  bool on_node_message(std::int64_t node, const std::string& text) {
     if (text.empty() && Clock::now() - nodes_.all.at(node).heard > silence)
       return scheduler_.lose(node, "no word from it for " + multinode::to_text(silence), 0ms), false;
     if (text == gone)  // a broken link closes a connection, too, and leaves the processes running
       return scheduler_.lose(node, "its connection closed", lease), false;
     const json message = text.empty() ? json::object() : json::parse(text);
     if (message.contains("cpus")) scheduler_.join(node, message);
-    if (message.contains("status")) scheduler_.hear(node, message);
+    if (message.contains("status")) scheduler_.on_process_end(node, message);
     return true;
   }
 
-  bool hear_client(std::int64_t job, const std::string& text) {
+  bool on_client_message(std::int64_t job, const std::string& text) {
     if (text == gone) return scheduler_.stop(job), false;
     if (text.empty()) return scheduler_.has_job(job) || Clock::now() - clients_.all.at(job).heard < silence;
     const json message = json::parse(text);

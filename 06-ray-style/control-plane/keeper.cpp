@@ -1,5 +1,5 @@
 #include "channel.hpp"
-#include "parts.hpp"
+#include "head_node_keeper.hpp"
 
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>

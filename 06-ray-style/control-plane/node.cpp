@@ -1,6 +1,6 @@
 #include "channel.hpp"
+#include "head_node_keeper.hpp"
 #include "lease.hpp"
-#include "parts.hpp"
 
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>

@@ -36,7 +36,7 @@ void Scheduler::join(std::int64_t id, const json& hello) {
   schedule();
 }
 
-void Scheduler::hear(std::int64_t node, const json& message) {
+void Scheduler::on_process_end(std::int64_t node, const json& message) {
   const auto found = gangs_.find(message.at("job"));
   if (found == gangs_.end() || message.at("attempt") != found->second.attempt) return;
   auto& [job, gang] = *found;

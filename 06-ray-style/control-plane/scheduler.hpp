@@ -39,9 +39,9 @@ class Scheduler {
   };
   explicit Scheduler(Surroundings surroundings) : surroundings_(std::move(surroundings)) {}
 
-  // A node's first message is its host, pid and cpus. hear() ignores messages about earlier attempts.
+  // A node's first message is its host, pid and cpus. on_process_end() ignores messages about earlier attempts.
   void join(std::int64_t node, const json& hello);
-  void hear(std::int64_t node, const json& message);
+  void on_process_end(std::int64_t node, const json& message);
   // The node is gone. Its processes may still run for `lease`: no job that had some there starts again before.
   void lose(std::int64_t node, const std::string& why, std::chrono::milliseconds lease);
 

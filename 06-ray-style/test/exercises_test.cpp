@@ -10,7 +10,7 @@ class Exercise : public ClusterTest {
   const std::unique_ptr<Process> a_ = start_node(2), b_ = start_node(2);
 };
 
-TEST_F(Exercise, One_TheNumberOfTheStart) {
+TEST_F(Exercise, One_TheNumberOfTheAttempt) {
   const std::string text = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
   const Result once = result_of({"--max-failures", "1"}, text);
   EXPECT_EQ(once.status, 0) << once.all();

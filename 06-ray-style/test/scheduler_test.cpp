@@ -30,7 +30,8 @@ class SchedulerTest : public ::testing::Test {
     return found;
   }
   void ended(std::int64_t node, const json& start, std::size_t rank, int status) {
-    scheduler.hear(node, {{"job", start["job"]}, {"attempt", start["attempt"]}, {"rank", rank}, {"status", status}});
+    scheduler.on_process_end(
+        node, {{"job", start["job"]}, {"attempt", start["attempt"]}, {"rank", rank}, {"status", status}});
   }
   bool told_to(std::int64_t node, const char* what) {
     return std::ranges::any_of(to_node[node], [&](auto& message) { return message.contains(what); });

@@ -1,4 +1,5 @@
-// parts.hpp: the processes of a cluster: a head, a node on each host, and a keeper above each process of a job.
+// head_node_keeper.hpp: the processes of a cluster: a head, a node on each host, and a keeper above each process of a
+// job.
 #pragma once
 
 #include <multinode/base/signals.hpp>
