@@ -1,4 +1,4 @@
-// trapezoid_cuda.cu: one thread block adds one block of the sum, one thread one lane of one run, as in kernel.hpp.
+// trapezoid_cuda.cu: one thread block adds one block of the sum, one thread one lane of one run, as in sum_runs.hpp.
 #include "trapezoid_cuda.hpp"
 
 #include <multinode/communicator/device.hpp>

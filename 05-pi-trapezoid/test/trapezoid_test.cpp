@@ -107,7 +107,7 @@ TEST(Bits, DoNotDependOnInstructionsProcessesOrThreads) {
 }
 
 #ifdef __x86_64__
-// Proves that the tests above can fail: kernel.cpp, compiled to fuse its multiplies and adds, has other blocks. The
+// Proves that the tests above can fail: sum_runs.cpp, compiled to fuse its multiplies and adds, has other blocks. The
 // answer alone would not show the difference, so the tests compare the hash of the blocks as well.
 TEST(Bits, DependOnContraction) {
   if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";

@@ -1,8 +1,8 @@
-// kernel.cpp: the inner loop, compiled once for each instruction set (see CMakeLists.txt), always with
+// sum_runs.cpp: the inner loop, compiled once for each instruction set (see CMakeLists.txt), always with
 // -ffp-contract=off: a fused multiply-add rounds once where a multiply and an add round twice, so the bits would depend
 // on whether the CPU has one. Includes no header with inline functions: the linker could choose the AVX-512 copy of
 // such a function for the whole program.
-#include "kernel.hpp"
+#include "sum_runs.hpp"
 
 #ifdef __FAST_MATH__
 #error "-ffast-math lets the compiler change the order of the additions, and with it the answer"
@@ -10,16 +10,16 @@
 
 namespace trapezoid {
 namespace {
-using Vector [[gnu::vector_size(8 * KERNEL_WIDTH)]] = double;
-constexpr int parts = lanes / KERNEL_WIDTH;  // vectors that hold the lanes
+using Vector [[gnu::vector_size(8 * VECTOR_WIDTH)]] = double;
+constexpr int parts = lanes / VECTOR_WIDTH;  // vectors that hold the lanes
 }  // namespace
 
 template <>
-void sum_runs<KERNEL_WIDTH>(double first, double h, double* sums, int runs) {
+void sum_runs<VECTOR_WIDTH>(double first, double h, double* sums, int runs) {
   for (int r = 0; r < runs; ++r) {
     Vector index[parts] = {}, sum[parts] = {};
     for (int lane = 0; lane < lanes; ++lane)
-      index[lane / KERNEL_WIDTH][lane % KERNEL_WIDTH] = first + r * run_length + lane;
+      index[lane / VECTOR_WIDTH][lane % VECTOR_WIDTH] = first + r * run_length + lane;
     for (int step = 0; step < chain_length; ++step) {
       for (int p = 0; p < parts; ++p) {
         const Vector x = index[p] * h;
@@ -27,13 +27,13 @@ void sum_runs<KERNEL_WIDTH>(double first, double h, double* sums, int runs) {
         index[p] += lanes;  // exact: the index is a whole number, x is never accumulated
       }
     }
-    const auto lane = [&](int l) { return sum[l / KERNEL_WIDTH][l % KERNEL_WIDTH]; };
+    const auto lane = [&](int l) { return sum[l / VECTOR_WIDTH][l % VECTOR_WIDTH]; };
     sums[r] = ((lane(0) + lane(1)) + (lane(2) + lane(3))) + ((lane(4) + lane(5)) + (lane(6) + lane(7)));
   }
 }
 
 template <>
-void divide_runs<KERNEL_WIDTH>(int runs) {
+void divide_runs<VECTOR_WIDTH>(int runs) {
   volatile Vector divisor = Vector{} + 1.37;  // volatile: the compiler must do every division
   [[maybe_unused]] volatile Vector quotient;
   for (int i = 0; i < runs * chain_length * parts; ++i) quotient = 4.0 / divisor;
