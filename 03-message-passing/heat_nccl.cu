@@ -5,6 +5,7 @@
 //   mpirun -n 2 ./heat_nccl
 //
 // Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed.
+// After: heat.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #include <nccl.h>

@@ -5,6 +5,7 @@
 //
 // Exit status: 0 if the network has learned, and each rank has the parameters of train_single, to the last bit; 1 if
 // not.
+// After: train_all_reduce.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -6,6 +6,7 @@
 //
 // Exit status: 0 if the network has learned, all ranks have the same parameters, and they are close to those of one
 // process; 1 if not, or if a call failed.
+// After: train_overlap.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublas_v2.h>
 #include <mpi.h>

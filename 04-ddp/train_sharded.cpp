@@ -6,6 +6,7 @@
 //
 // Exit status: 0 if the network has learned, and the ranks' parts are the parameters of one process, to the last bit,
 // in less memory; 1 if not.
+// After: train_all_reduce.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -5,6 +5,7 @@
 //
 // Exit status: 0 if all answers have the same bits, are pi to within the known error, and with the default number of
 // intervals have the recorded bits in every block; 1 if not.
+// After: pi_sum.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./pi_gpu
 //
 // Exit status: 0 if the answer and all blocks have the recorded bits, 1 if not, or if a call failed.
+// After: pi_exact.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -3,6 +3,7 @@
 // on any number of nodes, because the blocks are added by the same tree. CMakeLists.txt compiles this file twice: as
 // this program, and as the library in which Ray's C++ workers find the function of the tasks. Exit status: 0 if the
 // bits are those of the same sum without Ray and the error is within its bound, 1 if not.
+// After: pi_exact.cpp of chapter 05.
 // SPDX-License-Identifier: Apache-2.0
 #include <ray/api.h>
 
