@@ -1,13 +1,11 @@
-// random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers. It measures the time of a
-// step, and how much of the communication the backward pass hides. Exit status: 0 the loss fell and all ranks have the
-// same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
-// SPDX-License-Identifier: Apache-2.0
+// random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers, and prints the time of a
+// step. Exit status: 0 the loss fell and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command
+// line or environment; 77 no GPU for --backend nccl. SPDX-License-Identifier: Apache-2.0
 #include "ddp/philox.hpp"
 #include "ddp/reducer.hpp"
 #include "model/perceptron.hpp"
 #include "training_step.hpp"
 
-#include <multinode/base/median.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
@@ -16,10 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <iostream>
 #include <numeric>
 
@@ -36,8 +32,6 @@ struct Options {
   std::string bucket_bytes = "25M";
   std::string compression = "none";
   bool no_overlap = false;
-  std::size_t measure_overlap = 0;
-  bool breakdown = false;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -56,11 +50,7 @@ struct Options {
          "size at which a bucket of gradients is closed; the first closes at 1M, if that is less")  //
         ("compression", po::value(&compression)->default_value(compression),
          "send gradients as none (as they are), float16 or bfloat16")  //
-        ("no-overlap", po::bool_switch(&no_overlap),
-         "reduce the gradients after the backward pass, for comparison")  //
-        ("measure-overlap", po::value(&measure_overlap)->value_name("ROUNDS"),
-         "after training, measure how much of the communication a step hides: the median of this many rounds")  //
-        ("breakdown", po::bool_switch(&breakdown), "print what part of a step each of its phases takes");
+        ("no-overlap", po::bool_switch(&no_overlap), "reduce the gradients after the backward pass, for comparison");
     return {"random_mlp", known, common, [this] { validate(); }};
   }
 
@@ -72,7 +62,6 @@ struct Options {
     require_range("--learning-rate", learning_rate, 0.0, 1e6);
     require_range<std::size_t>("--hidden-layers", hidden_layers, 2, 1'000);
     require_range<std::size_t>("--hidden-units", hidden_units, 4, 100'000);
-    require_range<std::size_t>("--measure-overlap", measure_overlap, 0, 10'000);
     if (loss != "mean-square" && loss != "cross-entropy")
       throw multinode::UsageError("--loss must be mean-square or cross-entropy, not '" + loss + "'");
     multinode::parse_backend(common.backend);
@@ -119,113 +108,6 @@ void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<
   }
 }
 
-// What part of a step each of its phases takes.
-class Breakdown {
- public:
-  void add(const StepTimes& step) {
-    for (std::size_t i = 0; i < phases; ++i) times_[i].push_back(milliseconds(step, i, i + 1));
-    times_[phases].push_back(milliseconds(step, 0, phases));
-  }
-
-  // Each rank's median step: mean, lowest and highest over the ranks. Collective, called by all ranks, after a step at
-  // least. Rank 0 prints and writes it.
-  void report(multinode::Communicator& communicator, multinode::JsonLines& json) const {
-    multinode::Table table({"median step", "ms", "lowest rank", "highest rank", "% of step"});
-    nlohmann::json all = nlohmann::json::object();
-    const auto reduced = [&](double time, multinode::Reduction reduction) {
-      communicator.all_reduce(std::span(&time, 1), reduction);
-      return time;
-    };
-    const double step = reduced(multinode::median(times_[phases]), multinode::Reduction::average);
-    for (std::size_t i = 0; i <= phases; ++i) {
-      const std::string name = i < phases ? StepTimes::names[i] : "step";
-      const double here = multinode::median(times_[i]), mean = reduced(here, multinode::Reduction::average),
-                   lowest = reduced(here, multinode::Reduction::min),
-                   highest = reduced(here, multinode::Reduction::max);
-      table.add({name, fmt::format("{:.3f}", mean), fmt::format("{:.3f}", lowest), fmt::format("{:.3f}", highest),
-                 fmt::format("{:.0f}", 100 * mean / step)});
-      all[name] = {{"mean_ms", mean}, {"lowest_ms", lowest}, {"highest_ms", highest}};
-    }
-    if (communicator.rank() != 0) return;
-    table.print(std::cout);
-    json.write({{"steps", times_[0].size()}, {"breakdown", all}});
-  }
-
- private:
-  static constexpr std::size_t phases = StepTimes::names.size();
-  static double milliseconds(const StepTimes& step, std::size_t from, std::size_t to) {
-    return std::chrono::duration<double, std::milli>(step.at[to] - step.at[from]).count();
-  }
-  std::array<std::vector<double>, phases + 1> times_;  // of the phases, and of the step
-};
-
-// How much of the communication a step hides behind its computation. Each round does each of four kinds of step once,
-// from a barrier on, forwards and backwards by turns: what slows the machine down for a while meets all of them. A
-// first round is not counted. All steps are of one batch, and their learning rate is 0: as much work as in training,
-// and the parameters stay. Collective, called by all ranks.
-void measure_overlap(const multinode::World& world, multinode::Communicator& communicator, const Options& options,
-                     model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch,
-                     multinode::JsonLines& json) {
-  using Reducer = ddp::Reducer<float>;
-  const std::vector<ddp::NamedBlock> parameters = model.parameters();
-  const std::span<float> storage = model.gradient_storage();
-  ddp::ReducerOptions settings = options.reducer();
-  settings.overlap = true;
-  Reducer overlapped(communicator, parameters, storage, settings);
-  Reducer alone(ddp::AllReduce{}, parameters, storage, settings);
-  settings.overlap = false;
-  Reducer serial(communicator, parameters, storage, settings);  // the control: nothing overlaps
-  settings.check = nullptr;
-  Reducer communication(communicator, parameters, storage, settings);
-  const auto step = [&](Reducer& reducer) {
-    return [&] {
-      train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
-    };
-  };
-  const auto communicate = [&] {
-    communication.begin(1);
-    for (std::size_t i = parameters.size(); i-- > 0;) communication.mark_ready(i);
-    communication.wait();
-  };
-  struct Kind {
-    std::string name;
-    std::function<void()> step;
-    std::vector<double> seconds = {};  // of each round
-  };
-  std::array kinds = {Kind{"overlapped", step(overlapped)}, Kind{"serial", step(serial)},
-                      Kind{"compute only", step(alone)}, Kind{"communication only", communicate}};
-  for (std::size_t round = 0; round <= options.measure_overlap; ++round)
-    for (std::size_t i = 0; i < kinds.size(); ++i) {
-      Kind& kind = kinds[round % 2 ? i : kinds.size() - 1 - i];
-      communicator.barrier();
-      const auto begin = std::chrono::steady_clock::now();
-      kind.step();
-      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-      if (round > 0) kind.seconds.push_back(time.count());
-    }
-  for (Kind& kind : kinds) {  // the slowest rank's
-    communicator.all_reduce(std::span(kind.seconds), multinode::Reduction::max);
-    std::ranges::sort(kind.seconds);
-  }
-  if (world.rank() != 0) return;
-
-  const auto median = [&](std::size_t kind) { return multinode::median(kinds[kind].seconds); };
-  // 1 where a step takes no longer than without communication, 0 where it waits for all of it.
-  const auto hidden = [&](std::size_t kind) { return 1 - (median(kind) - median(2)) / median(3); };
-  const double over_longer = median(0) / std::max(median(2), median(3));
-  multinode::Table table({"step", "ms (median)", "lowest", "highest", "communication hidden"});
-  nlohmann::json all{{"hidden", hidden(0)}, {"hidden_serial", hidden(1)}, {"over_longer", over_longer}};
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    const double lowest = kinds[i].seconds.front(), highest = kinds[i].seconds.back();
-    table.add({kinds[i].name, fmt::format("{:.1f}", 1e3 * median(i)), fmt::format("{:.1f}", 1e3 * lowest),
-               fmt::format("{:.1f}", 1e3 * highest), i < 2 ? fmt::format("{:.3f}", hidden(i)) : "-"});
-    all[kinds[i].name] = {{"median_s", median(i)}, {"lowest_s", lowest}, {"highest_s", highest}};
-  }
-  table.print(std::cout);
-  std::cout << fmt::format("overlapped step = {:.3f} x the longer of computation and communication\n", over_longer);
-  json.write({{"overlap", all}});
-}
-
 template <class Model>
 int train(multinode::World& world, multinode::Communicator& communicator, const Options& options) {
   const auto rank = static_cast<std::size_t>(world.rank()), size = static_cast<std::size_t>(world.size());
@@ -233,11 +115,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   Model model(options.architecture(), options.batch_size);
   typename Model::Sgd optimizer(model.parameters());
-  // Nothing is shared: it shows how the library's communication overlaps.
   ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer());
   start_training(world, communicator, model, seed);
-  Breakdown breakdown;
-  const auto observe = [&](const StepTimes& step) { breakdown.add(step); };
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
@@ -255,12 +134,13 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   };
   const double before = loss_of_first_batch();
   std::size_t step = 0;  // of all epochs
+  const auto begin = std::chrono::steady_clock::now();
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
     std::vector<double> losses(size);  // of each rank's samples
     for (std::size_t s = 0; s < options.steps; ++s, ++step) {
       draw((step * size + rank) * options.batch_size, options.batch_size, seed, batch);
       train_step(model, optimizer, reducer, batch, size * options.batch_size,
-                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate, {.observe = observe});
+                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate);
     }
     losses[rank] = take_loss(world, communicator, model) / static_cast<double>(options.steps * options.batch_size);
     sum_over_ranks(communicator, model, losses);
@@ -273,35 +153,32 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
                   {"steps", step},
                   {"loss", std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(size)}});
   }
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  const double step_ms = time.count() / static_cast<double>(step);
   float largest = 0;
   for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
-  if (options.breakdown) breakdown.report(communicator, json);
-  if constexpr (!on_gpu<Model>)
-    if (options.measure_overlap > 0) measure_overlap(world, communicator, options, model, optimizer, first_batch, json);
-
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool right = identical && after < before;
   if (rank == 0) {
-    std::cout << fmt::format(
+    std::cout << fmt::format("{:.1f} ms per step\n", step_ms)
+              << fmt::format(
                      "loss of the first batch: {:.6f}, and {:.6f} after {} steps; largest gradient of the last: {:g}\n",
                      before, after, step, static_cast<double>(largest))
               << (right ? "RIGHT: " : "WRONG: ") << "the loss " << (after < before ? "fell" : "did not fall")
               << (identical ? "; parameters: " + hashes[0] + " on every rank" : "; the ranks' parameters differ")
               << std::endl;
-    json.write({{"right", right}, {"before", before}, {"after", after}, {"identical", identical}});
+    json.write(
+        {{"right", right}, {"before", before}, {"after", after}, {"step_ms", step_ms}, {"identical", identical}});
   }
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
 int run(multinode::World& world, const Options& options) {
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
-  if (communicator->backend() == multinode::Backend::nccl &&
-      (options.measure_overlap > 0 || options.compression != "none" || options.breakdown))
-    throw multinode::UsageError(
-        "--measure-overlap, --compression and --breakdown: only on CPUs, with --backend mpi or gloo (on GPUs the host "
-        "only queues the work: use NVIDIA's nsys profile)");
+  if (communicator->backend() == multinode::Backend::nccl && options.compression != "none")
+    throw multinode::UsageError("--compression: only on CPUs, with --backend mpi or gloo");
   return with_perceptron<float>(*communicator,
                                 [&]<class Model>() { return train<Model>(world, *communicator, options); });
 }

@@ -11,9 +11,6 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-SIZES = [784, 512, 512, 10]
-
-
 def perceptron():
     return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.25), nn.Linear(512, 512), nn.ReLU(),
                          nn.Dropout(0.25), nn.Linear(512, 10))
@@ -43,13 +40,11 @@ def resnet18():
 
 
 class Training:
-    """A model, its optimizer and its batches, all in memory. `batch` is this rank's; `reduce` one of ddp, per-parameter
-    (an all_reduce for each gradient, after the backward pass), flat (one for all of them), none (this rank is alone);
+    """A model, its optimizer and its batches, all in memory. `batch` is this rank's; without `ddp` this rank is alone;
     `options` are DistributedDataParallel's."""
 
-    def __init__(self, batch, model="perceptron", reduce="ddp", optimizer="fused", channels_last=False, options={}):
+    def __init__(self, batch, model="perceptron", ddp=True, optimizer="fused", channels_last=False, options={}):
         torch.manual_seed(0)
-        self.reduce = reduce
         if model == "perceptron":
             self.model, shape, classes, batches, settings = perceptron(), (784,), 10, 16, {"momentum": 0.9}
         else:
@@ -59,7 +54,7 @@ class Training:
             self.model.to(memory_format=torch.channels_last)
             self.batches = [(x.to(memory_format=torch.channels_last), labels) for x, labels in self.batches]
         self.parameters = list(self.model.parameters())
-        if reduce == "ddp":
+        if ddp:
             self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True, **options)
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-3, **{optimizer: True}, **settings)
         self.steps = 0
@@ -69,34 +64,7 @@ class Training:
         self.steps += 1
         self.optimizer.zero_grad(set_to_none=True)
         functional.cross_entropy(self.model(inputs), labels).backward()
-        if self.reduce == "per-parameter":
-            for parameter in self.parameters:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
-        elif self.reduce == "flat":
-            flat = torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
-            dist.all_reduce(flat)
-            flat /= dist.get_world_size()
-            parts = flat.split([parameter.numel() for parameter in self.parameters])
-            for parameter, part in zip(self.parameters, parts):
-                parameter.grad = part.view_as(parameter)
         self.optimizer.step()
-
-
-class Products:
-    """The matrix products of the perceptron's step, and nothing else."""
-
-    def __init__(self, batch):
-        self.calls = []
-        for layer, (inputs, outputs) in enumerate(zip(SIZES, SIZES[1:])):
-            x, w, y = torch.rand(batch, inputs), torch.rand(outputs, inputs), torch.rand(batch, outputs)
-            self.calls += [(x, w.t(), torch.empty_like(y)), (y.t(), x, torch.empty_like(w))]
-            self.calls += [(y, w, torch.empty_like(x))] if layer > 0 else []
-        self.flops = sum(2 * a.shape[0] * a.shape[1] * b.shape[1] for a, b, _ in self.calls)
-
-    def step(self):
-        for a, b, out in self.calls:
-            torch.mm(a, b, out=out)
 
 
 def main():
@@ -108,7 +76,7 @@ def main():
         seconds = request.pop("seconds")
         key = json.dumps(request, sort_keys=True)
         if key not in made:
-            made[key] = {"training": Training, "products": Products}[request.pop("measure")](**request)
+            made[key] = Training(**request)
             for _ in range(3):
                 made[key].step()
         work = made[key]
@@ -123,8 +91,7 @@ def main():
         for _ in range(steps):
             work.step()
         seconds = (time.perf_counter() - start) / steps
-        print(json.dumps({"step_ms": seconds * 1e3, "gflops": getattr(work, "flops", 0) / seconds / 1e9,
-                          "version": torch.__version__}), flush=True)
+        print(json.dumps({"step_ms": seconds * 1e3, "version": torch.__version__}), flush=True)
     dist.destroy_process_group()
 
 

@@ -3,7 +3,6 @@
 // Exit status: 0 measured, 1 failed or timed out, 2 bad command line or environment.
 #include "../ddp/reducer.hpp"
 #include "../ddp/sampler.hpp"
-#include "../model/blas.hpp"
 #include "../model/perceptron.hpp"
 #include "../training_step.hpp"
 
@@ -57,40 +56,6 @@ struct Options {
   }
 };
 
-// The matrix products of one step, as the perceptron asks for them, and nothing else: what one step's take.
-Seconds time_products(const std::vector<std::size_t>& sizes, std::size_t batch, std::size_t steps) {
-  using model::Transpose;
-  struct Layer {
-    std::vector<float> weights, gradient, sums, errors, errors_below;
-  };
-  std::vector<Layer> layers;
-  for (std::size_t l = 1; l < sizes.size(); ++l) {
-    const std::size_t weights = sizes[l] * sizes[l - 1];
-    layers.push_back({std::vector<float>(weights, 0.5f), std::vector<float>(weights),
-                      std::vector<float>(batch * sizes[l]), std::vector<float>(batch * sizes[l], 0.5f),
-                      std::vector<float>(batch * sizes[l - 1])});
-  }
-  const std::vector<float> inputs(batch * sizes[0], 0.5f);
-  const auto units = [&](std::size_t l) { return l == 0 ? inputs.data() : layers[l - 1].sums.data(); };
-  constexpr std::size_t warm_up = 3;
-  Clock::time_point start;
-  for (std::size_t step = 0; step < warm_up + steps; ++step) {
-    if (step == warm_up) start = Clock::now();
-    for (std::size_t l = 1; l < sizes.size(); ++l)
-      model::multiply(Transpose::second, batch, sizes[l], sizes[l - 1], units(l - 1), layers[l - 1].weights.data(),
-                      0.0f, layers[l - 1].sums.data());
-    for (std::size_t l = sizes.size() - 1; l >= 1; --l) {
-      Layer& layer = layers[l - 1];
-      model::multiply(Transpose::first, sizes[l], sizes[l - 1], batch, layer.errors.data(), units(l - 1), 0.0f,
-                      layer.gradient.data());
-      if (l > 1)
-        model::multiply(Transpose::none, batch, sizes[l - 1], sizes[l], layer.errors.data(), layer.weights.data(), 0.0f,
-                        layer.errors_below.data());
-    }
-  }
-  return (Clock::now() - start) / static_cast<double>(steps);
-}
-
 int run(multinode::World& world, const Options& options) {
   const std::vector<std::size_t> sizes = {784, 512, 512, 10};
   const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
@@ -131,25 +96,18 @@ int run(multinode::World& world, const Options& options) {
   }
   const Seconds all = Clock::now() - start;
 
-  communicator->barrier();
-  const Seconds products = time_products(sizes, batch_size, options.steps);
-  double flops = 0;
-  for (std::size_t l = 1; l < sizes.size(); ++l)
-    flops += 2.0 * static_cast<double>((batch_size)*sizes[l] * sizes[l - 1] * (l > 1 ? 3 : 2));
-
   // The slowest rank's step; means of the others.
   const auto each = [&](Seconds s) { return s.count() * 1e3 / static_cast<double>(options.steps); };
   double slowest = each(all);
   communicator->all_reduce(std::span<double>(&slowest, 1), multinode::Reduction::max);
-  double means[] = {each(sums[0]), each(sums[1]),          each(sums[2]),
-                    each(sums[3]), products.count() * 1e3, flops / products.count() / 1e9};
+  double means[] = {each(sums[0]), each(sums[1]), each(sums[2]), each(sums[3])};
   communicator->all_reduce(std::span<double>(means), multinode::Reduction::average);
   if (world.rank() == 0) {
     std::printf(
         "%zu images a step, %d ranks, %s: %.3f ms a step: forward %.3f, backward %.3f, exposed communication %.3f, "
-        "update %.3f; matrix products alone %.3f ms, %.1f GFLOP/s a rank\n",
+        "update %.3f\n",
         options.batch_size, world.size(), options.independent ? "independent" : name_of(communicator->backend()).data(),
-        slowest, means[0], means[1], means[2], means[3], means[4], means[5]);
+        slowest, means[0], means[1], means[2], means[3]);
     multinode::JsonLines json(options.common.json);
     json.write(multinode::fingerprint(world));
     json.write({{"batch_size", options.batch_size},
@@ -159,9 +117,7 @@ int run(multinode::World& world, const Options& options) {
                 {"forward_ms", means[0]},
                 {"backward_ms", means[1]},
                 {"exposed_ms", means[2]},
-                {"update_ms", means[3]},
-                {"products_ms", means[4]},
-                {"products_gflops", means[5]}});
+                {"update_ms", means[3]}});
   }
   return multinode::exit_right;
 }

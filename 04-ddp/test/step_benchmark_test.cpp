@@ -21,13 +21,8 @@ TEST_P(StepBenchmark, ThePartsAreTheStep) {
     // independent.
     EXPECT_LE(sum, result.at("step_ms")) << result;
     EXPECT_GE(sum, 0.1 * result.at("step_ms").get<double>()) << result;
-    EXPECT_GT(result.at("products_ms"), 0.0);
     EXPECT_EQ(result.at("independent"), how == "--independent");
   }
-}
-
-TEST(StepBenchmarkOnce, RefusesWhatDoesNotFit) {
-  expect_refused({{{PATH_step_benchmark, "--steps", "0"}, "--steps must be"}});
 }
 
 }  // namespace step_benchmark_test
