@@ -3,12 +3,11 @@
 // accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/fashion_mnist.hpp"
-#include "data/loader.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
-#include "trainer.hpp"
 #include "training_step.hpp"
+#include "trainer.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -114,7 +113,7 @@ struct Options {
   double first_rate() const { return learning_rate >= 0 ? learning_rate : optimizer == "adam" ? 0.001 : 0.05; }
 
   // What a training that is resumed cannot change: the result would be that of neither.
-  nlohmann::json settled(const data::FashionMnist& images) const {
+  nlohmann::json hyperparameters(const data::FashionMnist& images) const {
     const auto& [train, test] = images;
     return {{"program", "fashion_mnist"},
             {"--batch-size", batch_size},
@@ -180,32 +179,28 @@ class Classifier : public trainer::Module {
   std::size_t steps() const override { return sampler_.steps(); }
 
   void begin_epoch(std::size_t epoch, std::size_t first) override {
-    batches_.reset();  // it reads the sampler
     sampler_.set_epoch(static_cast<std::uint32_t>(epoch));
     step_ = (epoch - 1) * steps() + first;
     begun_ = std::chrono::steady_clock::now();
     trained_ = 0;
-    batches_.emplace(first, steps(), [this](std::size_t s, Batch& batch) {
-      data::gather(images_.train, sampler_.local_batch(s), batch);
-    });
   }
 
   void training_step(std::size_t step) override {
-    Batch& batch = batches_->next();
+    data::gather(images_.train, sampler_.local_batch(step), batch_);
     const std::size_t divisor = options_.no_average ? 1 : sampler_.global_batch(step).size();
     const double rate = options_.first_rate() * (1 - static_cast<double>(step_) / static_cast<double>(planned()));
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
     StepHooks hooks;
-    if (plant && on_gpu<Model>) batch.inputs.at(0) = nan;
+    if (plant && on_gpu<Model>) batch_.inputs.at(0) = nan;
     if (plant && !on_gpu<Model>)
       hooks.complete = [&](std::size_t parameter) {
         if (parameter == 0) reducer_.gradient(parameter)[0] = nan;
       };
-    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch, divisor, dropout, rate, hooks); },
+    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch_, divisor, dropout, rate, hooks); },
                optimizer_);
-    samples_ += static_cast<double>(batch.size());
+    samples_ += static_cast<double>(batch_.size());
     ++step_;
   }
 
@@ -265,7 +260,7 @@ class Classifier : public trainer::Module {
   ddp::Reducer<T> reducer_;
   std::optional<CheckpointBlocks<Model>> kept_;
   std::vector<ddp::NamedBlock> nothing_;
-  std::optional<data::Loader<Batch>> batches_;
+  Batch batch_;
 };
 
 template <class Model>
@@ -280,7 +275,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   std::optional<multinode::JsonLines> json;
   trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
                                    .log_every = count(options.log_every),
-                                   .hyperparameters = options.settled(images),
+                                   .hyperparameters = options.hyperparameters(images),
                                    .patience = count(options.patience),
                                    .score = [](const auto& metrics) { return metrics.at("val_accuracy"); },
                                    .checkpoints = options.checkpoint,

@@ -5,7 +5,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/resnet.hpp"
 #include "data/cifar10.hpp"
-#include "data/loader.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/sampler.hpp"
 #include "torch/device.hpp"
@@ -154,7 +153,6 @@ int run(multinode::World& world, const Options& options) {
   nlohmann::json same = nlohmann::json::object();
   if (rank == 0) {
     if (!options.resume) std::filesystem::create_directories(options.model_dir);
-    for (const auto& one : {file, before}) ddp::require_own(one);
     lock.emplace(file, file.string() + ".lock");
     if (photographs)
       same["the data set of CRC-32"] = ddp::crc32_of({photographs->train.pixels, photographs->train.labels});
@@ -165,11 +163,9 @@ int run(multinode::World& world, const Options& options) {
     std::erase_if(files, [](const auto& one) { return !exists(symlink_status(one)); });
     if (files.empty()) files = {file};  // for its error
     const HostBlocks blocks(everything, device);
-    const auto share = [&] {
-      blocks.send();
-      broadcast_parameters(world, *communicator, everything);
-    };
-    const nlohmann::json state = ddp::load_checkpoint(world, *communicator, files, blocks.here(), same, share).state;
+    const nlohmann::json state = ddp::load_checkpoint(world, files, blocks.here(), same).state;
+    blocks.send();
+    broadcast_parameters(world, *communicator, everything);
     first_epoch = state.at("epoch");
     seed = state.at("seed");
   }
@@ -190,17 +186,13 @@ int run(multinode::World& world, const Options& options) {
 
   for (int epoch = first_epoch; epoch < options.num_epochs; ++epoch) {
     const auto start = Clock::now();
-    std::optional<data::Loader<data::Batch<float>>> loader;
-    if (photographs) {
-      const data::Augmentation augmentation{seed, static_cast<std::uint32_t>(epoch)};
-      sampler->set_epoch(augmentation.epoch);
-      loader.emplace(0, steps, [&, augmentation](std::size_t step, data::Batch<float>& batch) {
-        data::gather(photographs->train, sampler->local_batch(step), augmentation, batch);
-      });
-    }
+    const data::Augmentation augmentation{seed, static_cast<std::uint32_t>(epoch)};
+    if (photographs) sampler->set_epoch(augmentation.epoch);
+    data::Batch<float> samples;
     double loss = 0;
     for (std::size_t step = 0; step < steps; ++step) {
-      const Tensors batch = loader ? tensors_of(loader->next(), device) : noise;
+      if (photographs) data::gather(photographs->train, sampler->local_batch(step), augmentation, samples);
+      const Tensors batch = photographs ? tensors_of(samples, device) : noise;
       const torch::Tensor mean =
           parallel.train([&] { return torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels); },
                          *optimizer, options.learning_rate);

@@ -143,32 +143,45 @@ std::vector<std::string> parameter_hashes(multinode::World& world, Model& model)
   return ddp::hashes_of_ranks(world, {&block, 1});
 }
 
-// What checkpoints of a training hold: blocks of the model and of its optimizer.
+// What checkpoints of a training hold: blocks of the model and of its optimizer, and copies of them in the host's
+// memory.
 template <class Model>
 class CheckpointBlocks {
  public:
-  CheckpointBlocks(Model& model, const std::vector<ddp::NamedBlock>& blocks)
-      : model_(model), blocks_(blocks), copies_(blocks, model.device()) {}
-
-  // The same blocks in the host's memory, as they are now. They stay until the next call.
-  const std::vector<ddp::NamedBlock>& fetch() {
-    copies_.fetch();
-    model_.device().wait();
-    return copies_.here();
+  CheckpointBlocks(Model& model, std::vector<ddp::NamedBlock> blocks)
+      : model_(model), blocks_(std::move(blocks)), copies_(blocks_), memory_(blocks_.size()) {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      memory_[i].resize(blocks_[i].block.bytes());
+      copies_[i].block.data = memory_[i].data();
+    }
   }
 
-  // ddp::load_checkpoint().
+  // The copies, of the blocks as they are now. They stay until the next call.
+  const std::vector<ddp::NamedBlock>& fetch() {
+    copy(blocks_, copies_);
+    return copies_;
+  }
+
+  // ddp::load_checkpoint(), and its blocks on all ranks.
   ddp::Restored load(multinode::World& world, multinode::Communicator& communicator,
                      const std::vector<std::filesystem::path>& newest_first, const nlohmann::json& options) {
-    return ddp::load_checkpoint(world, communicator, newest_first, copies_.here(), options, [&] {
-      copies_.send();
-      ddp::broadcast_parameters(world, communicator, blocks_);
-      model_.device().wait();
-    });
+    ddp::Restored restored = ddp::load_checkpoint(world, newest_first, copies_, options);
+    if (restored.state.is_null()) return restored;
+    copy(copies_, blocks_);
+    ddp::broadcast_parameters(world, communicator, blocks_);
+    model_.device().wait();
+    return restored;
   }
 
  private:
+  void copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to) {
+    for (std::size_t i = 0; i < from.size(); ++i)
+      model_.device().copy(std::span(static_cast<const std::byte*>(from[i].block.data), from[i].block.bytes()),
+                           static_cast<std::byte*>(to[i].block.data));
+    model_.device().wait();
+  }
+
   Model& model_;
-  std::vector<ddp::NamedBlock> blocks_;
-  typename Model::Device::HostCopies copies_;
+  std::vector<ddp::NamedBlock> blocks_, copies_;
+  std::vector<std::vector<std::byte>> memory_;
 };

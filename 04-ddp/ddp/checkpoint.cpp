@@ -61,16 +61,10 @@ Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
-// Everybody can write to a folder like /tmp, but it keeps the users' files apart.
+// Every user can write to such a folder, as to /tmp.
 bool is_sticky(const fs::path& folder) {
   struct stat found {};
   return ::stat(folder.c_str(), &found) == 0 && (found.st_mode & S_ISVTX) != 0;
-}
-
-// Of a file in such a folder.
-bool of_another_user(const fs::path& file) {
-  struct stat found {};
-  return is_sticky(folder_of(file)) && ::lstat(file.c_str(), &found) == 0 && found.st_uid != ::geteuid();
 }
 
 // A file that is removed with the object, unless it was renamed to what it is meant to be.
@@ -100,11 +94,10 @@ class TemporaryFile {
   void rename() {
     if (::fsync(fd_.get()) < 0 || ::rename(name_.c_str(), path_.c_str()) < 0) fail();
     fd_.reset();
-    // The new name is in the folder; it is on the disk when the folder is. Some file systems cannot sync a folder, and
-    // one that may be written may be unreadable. The checkpoint is there all the same.
+    // The new name is on the disk when the folder is. Some file systems cannot do that: the checkpoint is there all the
+    // same.
     const multinode::Descriptor folder_fd(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    const bool synced = folder_fd && ::fsync(folder_fd.get()) == 0;
-    if (!synced && errno != EINVAL && errno != ENOTSUP && errno != EACCES) fail();
+    if (folder_fd) ::fsync(folder_fd.get());
   }
 
  private:
@@ -130,12 +123,6 @@ std::string crc32_of(std::initializer_list<std::span<const std::uint8_t>> parts)
   return fmt::format("{:08x}", sum);
 }
 
-void require_own(const fs::path& file) {
-  if (of_another_user(file))
-    throw multinode::UsageError("cannot write the checkpoint " + file.string() +
-                                ": this file belongs to another user; name another folder");
-}
-
 void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
   nlohmann::json head{{metadata_name, {{"state", state.dump()}}}};
   std::size_t end = 0;
@@ -154,8 +141,6 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   const std::uint64_t head_bytes = text.size();
 
-  require_own(path);
-  require_own(path.string() + temporary);
   TemporaryFile file(path);
   file.write(&head_bytes, sizeof head_bytes);
   file.write(text.data(), text.size());
@@ -260,9 +245,8 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   return parse_checkpoint(bytes, path.string(), blocks, options);
 }
 
-Restored load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
-                         const std::vector<fs::path>& newest_first, std::span<const NamedBlock> blocks,
-                         const nlohmann::json& options, const std::function<void()>& share) {
+Restored load_checkpoint(multinode::World& world, const std::vector<fs::path>& newest_first,
+                         std::span<const NamedBlock> blocks, const nlohmann::json& options) {
   nlohmann::json found;
   std::vector<std::string> damaged;
   for (std::size_t i = 0; world.rank() == 0 && found.is_null() && i < newest_first.size(); ++i) try {
@@ -277,16 +261,12 @@ Restored load_checkpoint(multinode::World& world, multinode::Communicator& commu
   for (std::size_t i = 0; i < damaged.size(); ++i) {
     const fs::path aside = newest_first[i].string() + ".damaged";
     std::error_code failed;  // then it is looked at again at the next start
-    if (!of_another_user(aside)) fs::rename(newest_first[i], aside, failed);
+    fs::rename(newest_first[i], aside, failed);
     std::cerr << world.program() + ": warning: " + damaged[i] + "; it is renamed to " + aside.filename().string() +
                      ", and the checkpoint before it is used\n";
   }
   found = nlohmann::json::parse(world.broadcast("load_checkpoint", found.dump()));
   if (found.is_null()) return {};
-  if (share)
-    share();
-  else
-    broadcast_parameters(world, communicator, blocks);
   return {found.at("state"), found.at("path").get<std::string>()};
 }
 
@@ -308,42 +288,22 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
 
 }  // namespace
 
-CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) : path_(file) {
-  const auto refuse = [&] { refuse_to_write(checkpoints, path_.filename().string() + ": " + std::strerror(errno)); };
-  if (is_sticky(folder_of(path_))) path_ += "-" + std::to_string(::geteuid());  // each user has files of his own there
-  for (int attempt = 0; attempt < 100; ++attempt) {  // not forever, where inode numbers change
-    fd_ = multinode::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-    const bool of_a_colleague = !fd_ && errno == EACCES;
-    if (of_a_colleague)
-      fd_ = multinode::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!fd_) refuse();
-    if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) {
-      if (!is_there()) continue;  // its holder has removed it since
-      if (!of_a_colleague) break;
-      if (::unlink(path_.c_str()) != 0) refuse();  // a killed run left it
-    } else if (errno == EWOULDBLOCK) {
+CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) {
+  const auto refuse = [&] { refuse_to_write(checkpoints, file.filename().string() + ": " + std::strerror(errno)); };
+  if (is_sticky(folder_of(file)))
+    refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
+  fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd_) refuse();
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
       refuse_to_write(checkpoints, fmt::format("the run on {} writes there; wait until it ends, or name another folder "
                                                "(if that host is gone, remove {})",
-                                               multinode::read_text(path_).value_or("another host"), path_.string()));
-    } else if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS) {
-      refuse();
-    } else {
-      break;  // this file system has no locks
-    }
+                                               multinode::read_text(file).value_or("another host"), file.string()));
+    if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS) refuse();  // else this file system has no locks
   }
+  ::fchmod(fd_.get(), 0666);  // for the next run, also a colleague's: the folder says who may write
   if (::ftruncate(fd_.get(), 0) == 0)
     ::dprintf(fd_.get(), "host %s, pid %d\n", multinode::host_name().c_str(), ::getpid());
-}
-
-CheckpointLock::~CheckpointLock() {
-  if (is_there()) ::unlink(path_.c_str());
-}
-
-bool CheckpointLock::is_there() const {
-  struct stat locked {};
-  struct stat there {};
-  return ::fstat(fd_.get(), &locked) == 0 && ::lstat(path_.c_str(), &there) == 0 && locked.st_dev == there.st_dev &&
-         locked.st_ino == there.st_ino;
 }
 
 CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
@@ -356,8 +316,7 @@ CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdo
   lock_.emplace(folder_, folder_ / "lock");
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(temporary) && step_of(name.substr(0, name.size() - std::strlen(temporary))) &&
-        !of_another_user(entry.path())) {
+    if (name.ends_with(temporary) && step_of(name.substr(0, name.size() - std::strlen(temporary)))) {
       fs::remove(entry.path(), error);
       if (error) break;
     }
@@ -380,7 +339,7 @@ std::vector<fs::path> CheckpointFolder::newest_first() const {
   std::map<std::uint64_t, fs::path, std::greater<>> found;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto step = step_of(entry.path().filename().string());
-    if (step && entry.path() == path_of(*step) && !of_another_user(entry.path())) found[*step] = entry.path();
+    if (step && entry.path() == path_of(*step)) found[*step] = entry.path();
   }
   std::vector<fs::path> paths;
   for (const auto& [step, path] : found) paths.push_back(path);

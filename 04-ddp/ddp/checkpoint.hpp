@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <future>
 #include <initializer_list>
 #include <optional>
@@ -32,13 +31,9 @@ namespace ddp {
 
 // Writes `path` + ".tmp", has it put on the disk, and renames it: whatever ends the process, or the power, `path` is
 // either what it was before or the whole new checkpoint. One process at a time writes to a path. The blocks are host
-// memory. Throws std::runtime_error that names the path and the reason; no temporary file is then left. In a sticky
-// folder, such as /tmp, it throws multinode::UsageError in place of replacing another user's file.
+// memory. Throws std::runtime_error that names the path and the reason; no temporary file is then left.
 void write_checkpoint(const std::filesystem::path& path, const nlohmann::json& state,
                       std::span<const NamedBlock> blocks);
-
-// Throws multinode::UsageError for another user's file in a sticky folder.
-void require_own(const std::filesystem::path& file);
 
 // CRC-32 of the parts, one after the other, in 8 hexadecimal digits: so a checkpoint knows its data set.
 std::string crc32_of(std::initializer_list<std::span<const std::uint8_t>> parts);
@@ -66,34 +61,27 @@ struct Restored {
   std::filesystem::path path;  // rank 0's name of it; empty: none
 };
 
-// Called by all ranks: rank 0 reads the first of its `newest_first` that is not damaged, and all ranks get the same
-// state and blocks, so no file system has to be shared; the others' lists are not looked at. A damaged one is renamed,
-// with a warning on standard error. `share`, if given, is called by all ranks when rank 0 has read, in place of sending
-// its blocks over the communicator. Throws on rank 0 what read_checkpoint() throws for the one that it takes, and
-// multinode::UsageError if all are damaged, which then keep their names; the World then ends the others, with the same
-// line.
-Restored load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
-                         const std::vector<std::filesystem::path>& newest_first, std::span<const NamedBlock> blocks,
-                         const nlohmann::json& options = nlohmann::json::object(),
-                         const std::function<void()>& share = {});
+// Called by all ranks: rank 0 reads the first of its `newest_first` that is not damaged, and all ranks get its state,
+// so no file system has to be shared; the others' lists are not looked at. Rank 0 alone has the blocks then:
+// broadcast_parameters() gives them to the others. A damaged file is renamed, with a warning on standard error. Throws
+// on rank 0 what read_checkpoint() throws for the one that it takes, and multinode::UsageError if all are damaged,
+// which then keep their names; the World then ends the others, with the same line.
+Restored load_checkpoint(multinode::World& world, const std::vector<std::filesystem::path>& newest_first,
+                         std::span<const NamedBlock> blocks, const nlohmann::json& options = nlohmann::json::object());
 
-// Held by the one process that writes these checkpoints. The file names the process. The destructor removes it; after a
-// kill it stays, unlocked. In a sticky folder each user has one. Throws multinode::UsageError that names the process
-// that holds it. Without locks in the file system it does nothing.
+// Held by the one process that writes these checkpoints. The file names the process, and stays. Throws
+// multinode::UsageError that names the process that holds it, and for a folder in which every user may write, such as
+// /tmp. Without locks in the file system it does nothing.
 class CheckpointLock {
  public:
   CheckpointLock(const std::filesystem::path& checkpoints, const std::filesystem::path& file);
-  ~CheckpointLock();
 
  private:
-  bool is_there() const;  // the file under its name is the locked one
-
-  std::filesystem::path path_;
   multinode::Descriptor fd_;
 };
 
-// The newest checkpoints of one training, in files named by step. Files of other names are left alone, and in a sticky
-// folder those of other users. Made by the one rank that writes.
+// The newest checkpoints of one training, in files named by step. Files of other names are left alone. Made by the one
+// rank that writes.
 class CheckpointFolder {
  public:
   // Makes the folder if need be, locks it, and removes temporary files that a killed writer left. The watchdog, if

@@ -17,11 +17,9 @@ namespace ddp {
 using AllReduce = std::function<multinode::Work(multinode::Block block, std::size_t divisor, const char* name)>;
 // Returns what is called in place of the communicator's all-reduce, and calls it.
 using AllReduceHook = std::function<AllReduce(AllReduce)>;
-// Is shown a gradient of this rank, and may throw.
-using GradientCheck = std::function<void(const std::string& parameter, multinode::Block gradient)>;
 
-// A GradientCheck: throws std::runtime_error that names the first element that is NaN or infinite. Once it is in the
-// sum, every rank has it, and its origin is unknown.
+// Throws std::runtime_error that names the first element of a rank's gradient that is NaN or infinite. Once it is in
+// the sum, every rank has it, and its origin is unknown.
 void require_finite(const std::string& parameter, multinode::Block gradient);
 
 // What gradients travel as. A 16-bit type halves the bytes.

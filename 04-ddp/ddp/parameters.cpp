@@ -22,12 +22,6 @@ std::string described(const NamedBlock& parameter) {
 
 }  // namespace
 
-std::size_t elements_of(std::span<const NamedBlock> parameters) {
-  std::size_t count = 0;
-  for (const NamedBlock& parameter : parameters) count += parameter.block.count;
-  return count;
-}
-
 void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,
                           std::span<const NamedBlock> parameters) {
   nlohmann::json descriptions = nlohmann::json::array();

@@ -20,9 +20,6 @@ struct NamedBlock {
   multinode::Block block;          // belongs to the model
 };
 
-// Of all parameters together.
-std::size_t elements_of(std::span<const NamedBlock> parameters);
-
 // Where NCCL and cuBLAS read and write in the largest pieces: blocks of a GPU's memory begin at multiples of so many
 // bytes.
 inline constexpr std::size_t device_alignment = 256;

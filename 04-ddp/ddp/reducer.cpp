@@ -63,10 +63,7 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters
     names_.push_back(parameter.name);
     counts_.push_back(parameter.block.count);
   }
-  if (scale_) {
-    if (options.wrap) throw std::logic_error("Reducer: a hook is for gradients in host memory");
-    options_.check = nullptr;
-  }
+  if (scale_ && options.wrap) throw std::logic_error("Reducer: a hook is for gradients in host memory");
   plan_ = plan_buckets(counts_, sizeof(T), options_);
   if (storage.size() != plan_.size)
     throw std::logic_error("Reducer: storage of " + std::to_string(storage.size()) + " elements for gradients of " +
@@ -115,7 +112,7 @@ void Reducer<T>::mark_ready(std::size_t parameter) {
   ready_[parameter] = true;
   --missing_[plan_.bucket[parameter]];
   if (!divisor_) return;
-  if (options_.check) options_.check(names_[parameter], gradient(parameter));
+  if (!scale_) require_finite(names_[parameter], gradient(parameter));
   if (options_.overlap) start_complete_buckets();
 }
 
@@ -126,9 +123,8 @@ void Reducer<T>::start_complete_buckets() {
     started_.push_back(all_reduce_ ? all_reduce_(bucket(b), divisor_, name_of_bucket(b)) : multinode::Work());
 }
 
-// Waits for the sum, and makes it the average.
 template <class T>
-void Reducer<T>::finish(std::size_t b) {
+void Reducer<T>::wait_and_average(std::size_t b) {
   started_[b].wait();
   if (divisor_ == 1) return;
   const T factor = T(1) / static_cast<T>(divisor_);
@@ -144,7 +140,7 @@ void Reducer<T>::wait() {
   adds_ = divisor_ == 0;
   if (adds_) return;
   start_complete_buckets();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) finish(b);
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) wait_and_average(b);
   started_.clear();
 }
 

@@ -20,9 +20,7 @@ struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small: the first reduction starts early
   std::size_t bucket_bytes = std::size_t{25} << 20;       // large: few calls, each near the link's full bandwidth
   std::size_t alignment = device_alignment;  // where a gradient begins in the storage: a multiple of so many bytes
-  bool overlap = true;  // false, to compare with: reductions start when the backward pass has ended
-  GradientCheck check =
-      require_finite;            // of this rank's gradients, before they are sent; not called for a GPU's memory
+  bool overlap = true;           // false, to compare with: reductions start when the backward pass has ended
   AllReduceHook wrap = nullptr;  // around the all-reduce, such as compressed(); null: none. Host memory only
 };
 
@@ -87,9 +85,9 @@ class Reducer {
   void accumulate();
   bool adds() const { return adds_; }  // a pass before it left gradients to add to
 
-  // This pass's gradient of `parameter` is complete. Once its bucket is, and all before it have been started, the
-  // bucket's reduction starts. Throws std::logic_error for a gradient that was marked before in this pass, and what the
-  // check throws.
+  // This pass's gradient of `parameter` is complete. One in host memory must be finite: see require_finite(). Once its
+  // bucket is, and all before it have been started, the bucket's reduction starts. Throws std::logic_error for a
+  // gradient that was marked before in this pass.
   void mark_ready(std::size_t parameter);
 
   // Ends the pass. After begin(): returns when all buckets are sums over the ranks and every element has been divided
@@ -100,7 +98,7 @@ class Reducer {
  private:
   std::span<T> bucket(std::size_t b) const { return storage_.subspan(plan_.buckets[b].offset, plan_.buckets[b].count); }
   void start_complete_buckets();
-  void finish(std::size_t b);
+  void wait_and_average(std::size_t b);
 
   AllReduce all_reduce_;
   ReducerOptions options_;

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../ddp/parameters.hpp"
 #include "arithmetic.hpp"
 #include "blas.hpp"
 
@@ -11,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace model {
@@ -78,18 +76,6 @@ class Cpu {
 
   void attach(multinode::World&, multinode::Communicator&) {}
   void sum(multinode::Communicator& communicator, std::span<double> numbers) { communicator.all_reduce(numbers); }
-
-  // Blocks for a checkpoint.
-  class HostCopies {
-   public:
-    HostCopies(std::vector<ddp::NamedBlock> blocks, Cpu&) : blocks_(std::move(blocks)) {}
-    const std::vector<ddp::NamedBlock>& here() const { return blocks_; }
-    void fetch() const {}
-    void send() const {}
-
-   private:
-    std::vector<ddp::NamedBlock> blocks_;
-  };
 };
 
 }  // namespace model

@@ -153,17 +153,6 @@ void scale(Cuda& cuda, std::span<double> elements, double factor) {
   cuda.each(elements.size(), Scale<double>{elements.data(), factor});
 }
 
-Cuda::HostCopies::HostCopies(std::vector<ddp::NamedBlock> there, Cuda& cuda)
-    : there_(std::move(there)), here_(there_), stream_(cuda.stream()) {
-  for (ddp::NamedBlock& block : here_) block.block.data = room_.emplace_back(block.block.bytes()).data();
-}
-
-void Cuda::HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
-                            cudaMemcpyKind kind) const {
-  for (std::size_t i = 0; i < from.size(); ++i)
-    multinode::check(cudaMemcpyAsync(to[i].block.data, from[i].block.data, from[i].block.bytes(), kind, stream_));
-}
-
 template class PerceptronOn<float, Cuda>;
 template class PerceptronOn<double, Cuda>;
 

@@ -10,10 +10,7 @@
 #include <cublas_v2.h>
 
 #include <array>
-#include <deque>
 #include <functional>
-#include <memory>
-#include <utility>
 
 namespace model {
 
@@ -111,23 +108,6 @@ class Cuda {
   // Puts the communicator's later calls on the stream, and limits waiting by the World's deadline.
   void attach(multinode::World& world, multinode::Communicator& communicator);
   void sum(multinode::Communicator& communicator, std::span<double> numbers);
-
-  // Blocks in the GPU's memory, and the host's memory for copies of them: what a checkpoint is written from, and read
-  // into. The copies are queued on the stream.
-  class HostCopies {
-   public:
-    HostCopies(std::vector<ddp::NamedBlock> there, Cuda& cuda);
-    const std::vector<ddp::NamedBlock>& here() const { return here_; }
-    void fetch() const { copy(there_, here_, cudaMemcpyDeviceToHost); }
-    void send() const { copy(here_, there_, cudaMemcpyHostToDevice); }
-
-   private:
-    void copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
-              cudaMemcpyKind kind) const;
-    std::vector<ddp::NamedBlock> there_, here_;
-    std::deque<PinnedBuffer<std::byte>> room_;
-    cudaStream_t stream_;
-  };
 
  private:
   multinode::Stream stream_;

@@ -10,7 +10,7 @@
 //   column_sums(rows, columns, ones, a, keep, sums)             sums = keep sums + those of a's columns
 //   copy(from, to)                elements in its memory to the host's, and back; wait() ends it
 //   sum(communicator, numbers)    an all-reduce of numbers of the host
-//   attach(world, communicator), HostCopies                     see training_step.hpp
+//   attach(world, communicator)   see training_step.hpp
 // and carries all of it out in the order of the calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,4 @@
 #include "data/csv.hpp"
-#include "data/synthetic.hpp"
 
 #include <testing/says.hpp>
 
@@ -68,13 +67,6 @@ TEST(Table, GathersRows) {
   EXPECT_EQ(batch.samples, (std::vector<std::uint32_t>{1, 0}));
   EXPECT_TRUE(batch.labels.empty());
   EXPECT_THROW(data::gather(table, std::vector<std::uint32_t>{3}, batch), std::out_of_range);
-}
-
-TEST(Synthetic, IsAFunctionOfTheSeed) {
-  const Table table = data::synthetic_table(768, 8, 1), longer = data::synthetic_table(800, 8, 1);
-  EXPECT_TRUE(std::equal(table.inputs.begin(), table.inputs.end(), longer.inputs.begin()));
-  EXPECT_TRUE(std::equal(table.targets.begin(), table.targets.end(), longer.targets.begin()));
-  EXPECT_NE(table.inputs, data::synthetic_table(768, 8, 2).inputs);
 }
 
 }  // namespace csv_test

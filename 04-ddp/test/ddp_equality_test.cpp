@@ -8,18 +8,12 @@ namespace ddp_equality_test {
 
 class Equality : public ::testing::TestWithParam<Way> {
  protected:
-  struct Line {
-    double ratio, with_faults;  // of difference and bound
-    std::string parameters;
-  };
-  // By what was trained. Lines of ranks that are not bit-identical are none.
-  static std::map<std::string, Line> lines_of(const std::string& output) {
-    std::map<std::string, Line> lines;
-    const std::regex line(
-        R"(ranks: (.*): difference/bound (\S+), with faults (\S+); ranks bit-identical, ([0-9a-f]+))");
-    for (std::sregex_iterator at(output.begin(), output.end(), line), end; at != end; ++at)
-      lines[(*at)[1]] = {std::stod((*at)[2]), std::stod((*at)[3]), (*at)[4]};
-    return lines;
+  // The hash that each training ended with, by its name. Ranks that are not bit-identical have none.
+  static std::map<std::string, std::string> hashes_in(const std::string& output) {
+    std::map<std::string, std::string> hashes;
+    const std::regex line("ranks: (.*): differ by \\S+, with faults by \\S+; ranks bit-identical, ([0-9a-f]+)");
+    for (std::sregex_iterator at(output.begin(), output.end(), line), end; at != end; ++at) hashes[(*at)[1]] = (*at)[2];
+    return hashes;
   }
 };
 
@@ -27,23 +21,21 @@ TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
   for (const int ranks : {1, 2, 3, 4}) {
     const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {});
     EXPECT_EQ(end.status, 0) << end.output;
-    const auto lines = lines_of(end.output);
-    EXPECT_EQ(lines.size(), 5u) << end.output;
-    for (const auto& [training, line] : lines) {
-      EXPECT_LE(line.ratio, 1) << end.output;
-      EXPECT_GE(line.with_faults, 10) << end.output;
-    }
-    // Exercise 3: with two ranks a sum has one order, whatever the buckets.
+    const auto hashes = hashes_in(end.output);
+    EXPECT_EQ(hashes.size(), 5u) << end.output;
+    // With two ranks a sum has one order, whatever the buckets.
     if (ranks == 2) {
-      EXPECT_EQ(lines.at("SGD, cross-entropy").parameters, lines.at("SGD, cross-entropy, one bucket").parameters);
+      EXPECT_EQ(hashes.at("SGD, cross-entropy"), hashes.at("SGD, cross-entropy, one bucket"));
     }
   }
 }
 
 TEST_P(Equality, AFaultIsAnswered) {
-  const Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "dropped-sample"});
+  Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "dropped-sample"});
   EXPECT_EQ(end.status, 1) << end.output;
-  for (const auto& [training, line] : lines_of(end.output)) EXPECT_GE(line.ratio, 10) << training;
+  end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "no-overlap"});
+  EXPECT_EQ(end.status, 1) << end.output;
+  EXPECT_SAYS(end.output, "no bucket was sent before the last gradient was computed");
 }
 
 TEST_P(Equality, ModelsThatDifferAreRefused) {
@@ -55,15 +47,6 @@ TEST_P(Equality, ModelsThatDifferAreRefused) {
     EXPECT_EQ(occurrences(end.output, std::string("the ranks train different models: parameter ") + says), 1u)
         << end.output;
   }
-}
-
-TEST(EqualityOfALateRank, ItIsNamedWithTheBucketAndForgiven) {
-  const Ranks::End end = ways().front().run(PATH_ddp_equality, 3, {"--plant", "late-rank", "--timeout", "16"});
-  EXPECT_EQ(end.status, 0) << end.output;
-  EXPECT_EQ(occurrences(end.output, "ddp_equality: stalled: rank "), 1u) << end.output;
-  EXPECT_SAYS(end.output, " s in all_reduce of bucket 2 (collective number ");
-  EXPECT_SAYS(end.output, "; rank 1 (host ");
-  EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 1 (collective number ");
 }
 
 INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(one_way_a_library()), name_of_way);

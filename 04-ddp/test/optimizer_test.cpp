@@ -108,16 +108,4 @@ TYPED_TEST(Optimizers, StatesOfDeadUnitsDoNotBecomeSubnormal) {
   }
 }
 
-TYPED_TEST(Optimizers, NansAreNotTakenForSomethingSmall) {
-  using T = TypeParam;
-  const auto expect = [](auto&& t) {
-    t.step([](std::size_t j, int) { return j == 1 ? std::nan("") : 1e-40; }, 0, 0.1);
-    t.step([](std::size_t, int) { return 0; }, 1, 0.1);
-    EXPECT_TRUE(std::isnan(t.first[1]));
-    EXPECT_TRUE(std::isfinite(t.first[0]) && std::isfinite(t.first[2]) && std::isfinite(t.second[0]));
-  };
-  expect(BySgd<T>(0.9));
-  expect(ByAdam<T>());
-}
-
 }  // namespace optimizer_test

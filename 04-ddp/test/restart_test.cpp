@@ -1,14 +1,13 @@
-// Training that is stopped, killed or runs out of disk space, and resumes: the programs as a user runs them, on small
+// Training that is stopped or killed, and resumes: the programs as a user runs them, on small
 // data sets.
 #include "fashion_mnist_ways.hpp"
 
 #include <multinode/base/files.hpp>
+#include <multinode/base/text.hpp>
 
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <regex>
@@ -48,9 +47,9 @@ class Restart : public ::testing::TestWithParam<Way> {
 
 // Stopped in the middle of an epoch and between two lines of --log-every 4, then at the end of an epoch.
 TEST_P(Restart, GoesOnBitForBit) {
-  for (const int ranks : {1, 2, 3}) {
+  for (const int ranks : {1, 3}) {
     const std::string folder = folder_ / std::to_string(ranks);
-    const Settings common{{"--precision", ranks == 2 ? "double" : "float"},
+    const Settings common{{"--precision", ranks == 1 ? "double" : "float"},
                           {"--optimizer", ranks == 1 ? "adam" : "sgd"},
                           {"--log-every", "4"}};
     const auto run_to = [&](const std::string& steps) {
@@ -66,13 +65,6 @@ TEST_P(Restart, GoesOnBitForBit) {
                 "resumes from " + folder + "/step-00000000" + (ranks == 3 ? "22" : "17") + ".checkpoint, after step ");
     EXPECT_EQ(occurrences(rest, "epoch 2:"), ranks == 3 ? 0u : 1u) << rest;
     EXPECT_EQ(outcome_of(rest), whole) << ranks << " ranks";
-    if (ranks != 3) continue;
-    // Nothing is left to do: the same answer.
-    const std::string again = run_to("0");
-    EXPECT_EQ(occurrences(again, "epoch 3:"), 0u) << again;
-    EXPECT_EQ(outcome_of(again).at("parameters"), whole.at("parameters"));
-    EXPECT_SAYS(again, "RIGHT: test accuracy " + whole.at("accuracy") + " %");
-    EXPECT_EQ(names_in(folder), (std::vector<std::string>{"step-0000000022.checkpoint", "step-0000000033.checkpoint"}));
   }
 }
 
@@ -121,15 +113,13 @@ TEST_P(Restart, OtherOptionsAndOtherDataAreRefused) {
   expect_refused("--data", data.path(), "the data set of CRC-32 \"");
 }
 
-// The newest is a pipe, and the one before it cut off: the one before them is used, with warnings, and the losses are
-// those of a run without a break between two lines. If none is whole, the run ends, as another start would not help.
+// The newest is a pipe, and the one before it cut off: the one before them is used, with warnings. If none is whole,
+// the run ends, as another start would not help.
 TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   const auto run_to = [&](const std::string& steps, int status = 0) {
-    const Settings settings{
-        {"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", steps}, {"--log-every", "4"}};
-    return run(3, settings, status);
+    return run(3, {{"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", steps}}, status);
   };
-  const std::string whole = run(3, {{"--log-every", "4"}});
+  const std::string whole = run(3, {});
   run_to("22");
   const fs::path pipe = folder_ / "step-0000000030.checkpoint", cut = folder_ / "step-0000000022.checkpoint";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -140,12 +130,6 @@ TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   EXPECT_SAYS(output, "; it is renamed to step-0000000022.checkpoint.damaged, and the checkpoint before it is used\n");
   EXPECT_SAYS(output, "resumes from " + checkpoints_ + "/step-0000000017.checkpoint, after step 17 of 33\n");
   EXPECT_EQ(outcome_of(output), outcome_of(whole));
-  std::smatch match;
-  for (const std::string line : {"epoch 2 step 8 of 11: loss [0-9.]+\n", "epoch 2: loss [0-9.]+, test"}) {
-    ASSERT_TRUE(std::regex_search(whole, match, std::regex(line))) << whole;
-    EXPECT_SAYS(output, match[0].str());
-  }
-
   const std::vector<std::string> names = names_in(checkpoints_);
   for (const auto& name : names)
     if (name.ends_with(".checkpoint")) fs::resize_file(folder_ / name, 1000);
@@ -154,34 +138,6 @@ TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   EXPECT_EQ(occurrences(none, "fashion_mnist: "), 1u) << "one line: " << none;
   EXPECT_SAYS(none, "; remove these to start anew, or name another folder\n");
   EXPECT_EQ(names_in(checkpoints_), names);
-}
-
-// A disk with room for one checkpoint (5.4 MB): the second one fails, the first stays, and training resumes from it.
-TEST_P(Restart, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
-  const std::string folder = folder_ / "disk";
-  fs::create_directory(folder);
-  const auto mount_disk = [&](unsigned long flags, const char* size) {
-    return mount("none", folder.c_str(), "tmpfs", flags, size) == 0;
-  };
-  // In a namespace of this process's own, so that nothing is left where the process is killed.
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      !mount_disk(0, "size=8m"))
-    GTEST_SKIP() << "this process may not mount a small disk";
-  const std::shared_ptr<void> mounted(nullptr, [&](void*) { umount2(folder.c_str(), MNT_DETACH); });
-  const Settings settings{{"--checkpoint", folder}, {"--checkpoint-every", "5"}};
-  const std::string output = run(3, settings, 1);
-  EXPECT_EQ(occurrences(output, "cannot write the checkpoint " + folder +
-                                    "/step-0000000010.checkpoint: No space left on device\n"),
-            1u)
-      << output;
-  EXPECT_EQ(names_in(folder), std::vector<std::string>{"step-0000000005.checkpoint"});
-  ASSERT_TRUE(mount_disk(MS_REMOUNT, "size=64m"));
-  const std::string rest = run(3, settings);
-  EXPECT_SAYS(rest, "after step 5 of 33\n");
-  EXPECT_EQ(outcome_of(rest), outcome_of(run(3, {})));
-  ASSERT_TRUE(mount_disk(MS_REMOUNT | MS_RDONLY, "size=64m"));
-  EXPECT_EQ(
-      occurrences(run(3, settings, 2), "no checkpoints can be written to " + folder + ": Read-only file system\n"), 1u);
 }
 
 // A disk that hangs: a pipe without a reader, where the temporary file would be. The training waits for it only when
@@ -220,24 +176,6 @@ class Mnrun : public Restart {
   }
 };
 
-// A rank is killed. mnrun starts all ranks again, and at the end the parameters are those of an undisturbed run.
-// ci/checks/disturbed_runs.py does this and worse at random moments.
-TEST_P(Mnrun, AKilledRankIsStartedAgainAndTheResultIsTheSame) {
-  const Settings settings{{"--epochs", "7"}};
-  const Outcome whole = outcome_of(run(3, settings));
-  Process process(group(3, settings, "5"));
-  ASSERT_TRUE(process.wait_for("epoch 3 step 4 of 11")) << process.wait(1s).all();
-  const pid_t pid = process.find("RANK", "1");
-  ASSERT_NE(pid, 0);
-  ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  const Result result = process.wait();
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.all(), "rank 1 (");
-  EXPECT_SAYS(result.all(), "start 1 of 3 more");
-  EXPECT_SAYS(result.all(), "resumes from ");
-  EXPECT_EQ(outcome_of(result.all()), whole);
-}
-
 // A scheduler warns before a job's time limit. After a signal to any rank, all ranks save a checkpoint and continue.
 TEST_P(Mnrun, ASignalToOneRankSaves) {
   const Settings settings{{"--epochs", "7"}};
@@ -251,11 +189,13 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_EQ(outcome_of(result.all()), whole);
   const auto files = names_in(checkpoints_);
-  ASSERT_EQ(files.size(), 2u) << "not one checkpoint beside that of the end";
-  EXPECT_TRUE(std::regex_match(files[0], std::regex("step-00000000[1-7]0.checkpoint"))) << files[0];
+  ASSERT_EQ(files.size(), 3u) << "not one checkpoint and the lock beside that of the end";
+  EXPECT_TRUE(std::regex_match(files[1], std::regex("step-00000000[1-7]0.checkpoint"))) << files[1];
 }
 
 // Killed while a checkpoint is half written: the test puts a pipe in place of the temporary file and reads half of it.
+// mnrun starts all ranks again, and at the end the parameters are those of an undisturbed run.
+// ci/checks/disturbed_runs.py does this and worse at random moments.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   const Settings settings{{"--epochs", "20"}};
   const Outcome whole = outcome_of(run(2, settings));
@@ -278,36 +218,22 @@ TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   EXPECT_SAYS(result.all(), "/step-0000000100.checkpoint, after step 100 of 220\n");
   EXPECT_EQ(outcome_of(result.all()), whole);
   EXPECT_EQ(names_in(checkpoints_),
-            (std::vector<std::string>{"step-0000000200.checkpoint", "step-0000000220.checkpoint"}));
+            (std::vector<std::string>{"lock", "step-0000000200.checkpoint", "step-0000000220.checkpoint"}));
 }
 
 // Four ranks on one node, on two, and from one to two: Gloo adds in the same order.
 TEST_P(Mnrun, TheNodesDoNotShowInTheResult) {
-  const auto on = [&](int nodes, Settings settings) {
+  const auto on = [&](int nodes, const Settings& settings) {
     const FreePort port;
-    std::vector<std::unique_ptr<Process>> agents;
-    for (int node = 0; node < nodes; ++node) {
-      std::vector<std::string> words{PATH_mnrun,
-                                     "--nnodes",
-                                     std::to_string(nodes),
-                                     "--node-rank",
-                                     std::to_string(node),
-                                     "--master-addr",
-                                     "127.0.0.1",
-                                     "--master-port",
-                                     std::to_string(port.number()),
-                                     "--nproc-per-node",
-                                     std::to_string(4 / nodes)};
-      std::ranges::copy(command(settings), std::back_inserter(words));
-      agents.push_back(std::make_unique<Process>(words));
-    }
-    std::string output;
-    for (const auto& agent : agents) {
-      const Result result = agent->wait();
-      EXPECT_EQ(result.status, 0) << result.all();
-      output += result.out;
-    }
-    return output;
+    const std::string agent = std::string(PATH_mnrun) + " --nnodes " + std::to_string(nodes) + " --nproc-per-node " +
+                              std::to_string(4 / nodes) + " --master-addr 127.0.0.1 --master-port " +
+                              std::to_string(port.number()) + " --node-rank ";
+    const std::string program = " " + multinode::join(command(settings), " ");
+    const Result result = ::run(
+        {"bash", "-ec",
+         nodes == 1 ? agent + "0" + program : agent + "1" + program + " & " + agent + "0" + program + "; wait $!"});
+    EXPECT_EQ(result.status, 0) << result.all();
+    return result.out;
   };
   const Outcome whole = outcome_of(on(1, {}));
   EXPECT_EQ(outcome_of(on(2, {})), whole);

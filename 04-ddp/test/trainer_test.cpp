@@ -47,12 +47,8 @@ class Number : public trainer::Module {
 struct Training : ::testing::Test {
   static void SetUpTestSuite() {
     world_ = std::make_unique<multinode::World>("trainer_test", multinode::Launch{}, multinode::World::Options{});
-    communicator_ = multinode::make_communicator(*world_, multinode::choose_cpu_backend(*world_));
   }
-  static void TearDownTestSuite() {
-    communicator_.reset();
-    world_.reset();
-  }
+  static void TearDownTestSuite() { world_.reset(); }
   // Writes down what it logs, between the steps of `number`.
   static Trainer make(Number& number, trainer::TrainerOptions options) {
     const auto write = [&number](const std::string& what, const std::string& metric) {
@@ -66,11 +62,10 @@ struct Training : ::testing::Test {
   }
 
   static inline std::unique_ptr<multinode::World> world_;
-  static inline std::unique_ptr<multinode::Communicator> communicator_;
 };
 
 ddp::Restored Number::restore(const std::vector<fs::path>& newest_first, const nlohmann::json& hyperparameters) {
-  return ddp::load_checkpoint(*Training::world_, *Training::communicator_, newest_first, blocks_, hyperparameters);
+  return ddp::load_checkpoint(*Training::world_, newest_first, blocks_, hyperparameters);
 }
 
 TEST_F(Training, HooksComeInOrderAndMetricsAreMeans) {
@@ -106,7 +101,8 @@ TEST_F(Training, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   Number number({std::nan(""), 2, std::nan(""), 1.5, 1.5, 2}), read({});
   make(number, {.max_epochs = 6, .patience = 100, .score = smallest_loss, .checkpoints = folder / "new"}).fit();
   EXPECT_EQ(multinode::names_in(folder / "new"),
-            (std::vector<std::string>{"best.checkpoint", "step-0000000015.checkpoint", "step-0000000018.checkpoint"}));
+            (std::vector<std::string>{"best.checkpoint", "lock", "step-0000000015.checkpoint",
+                                      "step-0000000018.checkpoint"}));
   const auto blocks = read.state();
   EXPECT_EQ(ddp::read_checkpoint(folder / "new/best.checkpoint", blocks).at("trainer").at("epochs"), 4);
   EXPECT_NE(read.number, number.number);

@@ -232,7 +232,7 @@ def one(build, data, folder, seed, epochs, wanted):
         # A second run of one rank that came first has made the checkpoint, and adds in another order.
         if run.hash() != wanted[starter == "mpirun"] and fault != "second run":
             wrong.append(f"parameters {run.hash()}")
-        others = [p.name for p in run.checkpoints.iterdir() if not re.fullmatch(r"step-\d+\.checkpoint(\.damaged)?", p.name)]
+        others = [p.name for p in run.checkpoints.iterdir() if not re.fullmatch(r"lock|step-\d+\.checkpoint(\.damaged)?", p.name)]
         if others:
             wrong.append(f"in the folder: {others}")
     except subprocess.TimeoutExpired:
