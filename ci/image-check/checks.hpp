@@ -51,8 +51,7 @@ struct Check {
   std::string program{};      // CHAPTER/PROGRAM
   // {json}: file for its JSON lines; {folder}: one for its files;
   // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher}; {skip-ssh}: --skip ssh
-  // where the launcher needs no ssh; {state}: --state and the folder of --history; {launch:CHAPTER/PROGRAM ...}: that,
-  // started on all nodes
+  // where the launcher needs no ssh; {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};
   Where where = Where::everywhere;
   std::vector<Need> needs{};

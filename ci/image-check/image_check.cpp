@@ -68,7 +68,6 @@ int sessions(RunOptions options, int repeat, double pause) {
     }
     const Results results = run_checks(options, std::cout);
     const int status = finish(options.folder, results);
-    if (!options.history.empty()) add_to_history(options.history, results);
     if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
     if (std::ranges::any_of(results.checks, [](const auto& check) { return check.reason == "interrupted"; })) break;
   }
@@ -117,17 +116,6 @@ int report(int argc, char** argv, const std::string&) {
   if (given.size() != 1) throw UsageError("report: name the folder with the results.jsonl of a run");
   write_reports(given[0], read_results(given[0]));
   std::cout << (std::filesystem::path(given[0]) / "report.html").string() << "\n";
-  return multinode::exit_right;
-}
-
-int history(int argc, char** argv, const std::string&) {
-  const auto given = folders(argc, argv);
-  po::options_description known("history DIR");
-  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  if (given.size() != 1) throw UsageError("history: name the folder of run --history");
-  const auto page = std::filesystem::path(given[0]) / "history.html";
-  write_whole(page, history_page(read_history(given[0])));
-  std::cout << page.string() << "\n";
   return multinode::exit_right;
 }
 
@@ -211,7 +199,6 @@ constexpr std::array commands{
     Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
     Subcommand{"paths", "which node, link or path between nodes is bad?", find_bad_path},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
-    Subcommand{"history", "DIR: a page of all runs that had --history DIR", history},
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},

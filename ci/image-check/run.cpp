@@ -147,8 +147,6 @@ class Run {
         {"{launcher}", {cluster_.launcher_command()}},
         {"{processes}", {std::to_string(cluster_.processes_per_node)}},
         {"{examples}", {cluster_.examples.string()}},
-        {"{state}",
-         options_.history.empty() ? Command{} : Command{"--state", std::filesystem::absolute(options_.history)}},
         {"{skip-ssh}", cluster_.needs_ssh() ? Command{} : Command{"--skip", "ssh"}}};
     for (const auto& word : check.arguments) {
       const std::string launched = "{launch:";
@@ -344,8 +342,6 @@ boost::program_options::options_description RunDescription::description() {
        "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")     //
       ("site", po::value(&options.site)->value_name("FILE"), "checks, thresholds and launcher of the site")  //
       ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")               //
-      ("history", po::value(&options.history)->value_name("DIR"),
-       "folder that all nodes see, with a file for each node: its values and error counters of all runs")  //
       ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
        "folder for the reports, made if it is not there");
   known.add(where());

@@ -21,7 +21,6 @@ struct RunOptions {
   std::vector<std::string> required;  // what must not be skipped; "all": nothing
   int launches = 1;                   // of all checks; with more than 1, only checks that measure run
   double budget = 0;                  // seconds; 0: the suite's for each launch
-  std::filesystem::path history;      // folder of the nodes' history; "": none
   std::string command;                // that was given, for the head
   // Of the self-test:
   std::set<std::string> disabled;  // detectors

@@ -1,13 +1,10 @@
 #include "html.hpp"
 
-#include "statistics.hpp"
-
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cctype>
-#include <map>
 #include <ranges>
 #include <sstream>
 #include <string_view>
@@ -19,7 +16,7 @@ namespace {
 // No '<', '>' or '&': HTML and XML read them differently here.
 const char* const page_style = R"css(
 :root { color-scheme: light dark;  /* colours that can be read on white and on black */
-  --rule: #8886; --soft: #7c848d; --run: #3a80c1; --bad: #d4521c; --good: #2a9471; --doubt: #a37c00; }
+  --rule: #8886; --soft: #7c848d; --bad: #d4521c; --good: #2a9471; --doubt: #a37c00; }
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 4rem;
   overflow-wrap: anywhere; }
@@ -45,18 +42,6 @@ th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0;
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
 td small, th small { display: block; font-weight: 400; }
 .number { text-align: right; white-space: nowrap; }
-.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; }
-figure { margin: 0; min-width: 0; }
-figcaption { font-weight: 600; }
-svg { display: block; width: 100%; max-width: 30rem; font-size: 11.5px; fill: var(--soft); stroke-width: 2; }
-svg .grid { stroke: var(--rule); stroke-width: 1; }
-svg .middle { text-anchor: middle; }
-svg .end { text-anchor: end; }
-svg polyline { fill: none; stroke: var(--run); }
-svg circle { fill: var(--run); }
-svg .base { stroke: var(--soft); stroke-dasharray: 5 3; }
-svg circle.base { fill: var(--soft); stroke: none; }
-svg circle.marked { fill: var(--bad); }
 )css";
 
 // Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
@@ -159,69 +144,6 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
   }
   if (rows.size() > most)
     add(scrolled, "p", std::to_string(rows.size() - most) + " more are in results.jsonl.", "soft");
-}
-
-pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
-                         const std::vector<Line>& lines) {
-  constexpr double left = 64, right = 338, top = 14, bottom = 170, height = 192, ticks = 4, line_height = 13;
-  double low = 0, high = 0;  // the axis has 0: what is small looks small
-  for (const auto& line : lines)
-    for (const auto& [place, point] : line.points) low = std::min(low, point.value), high = std::max(high, point.value);
-  if (low == high) high = 1;
-  const auto x = [&](std::size_t place) {
-    return left + (right - left) * (static_cast<double>(place) + 0.5) / static_cast<double>(places.size());
-  };
-  const auto y = [&](double value) { return bottom - (bottom - top) * (value - low) / (high - low); };
-  const auto at = [](double coordinate) { return fmt::format("{:.1f}", coordinate); };
-
-  auto figure = add(parent, "figure");
-  add(figure, "figcaption", caption);
-  auto svg = figure.append_child("svg");
-  set(svg, "viewBox", fmt::format("0 0 400 {}", height));
-  set(svg, "role", "img");
-  add(svg, "title", caption);
-  const auto text = [&](double to_right, double down, const std::string& words, const char* css) {
-    const auto node = add(svg, "text", words, css);
-    set(node, "x", at(to_right));
-    set(node, "y", at(down));
-  };
-  for (int tick = 0; tick <= ticks; ++tick) {
-    const double value = low + (high - low) * tick / ticks;
-    const auto line = add(svg, "line", "", "grid");
-    for (const auto& [name, coordinate] :
-         {std::pair("x1", left), std::pair("x2", right), std::pair("y1", y(value)), std::pair("y2", y(value))})
-      set(line, name, at(coordinate));
-    text(left - 6, y(value) + 4, fmt::format("{:.5g}", value), "end");
-  }
-  const std::size_t every = (places.size() + 4) / 5;
-  for (std::size_t place = 0; place < places.size(); place += every)
-    text(x(place), bottom + 16, places[place], "middle");
-
-  std::multimap<double, std::string> names;  // of the lines, by the height of their ends
-  for (const auto& line : lines) {
-    if (line.points.empty()) continue;
-    const auto drawn = add(svg, "polyline", "", line.css.c_str());
-    add(drawn, "title", line.name);
-    std::string points;
-    for (const auto& [place, point] : line.points) points += at(x(place)) + "," + at(y(point.value)) + " ";
-    set(drawn, "points", points);
-    for (const auto& [place, point] : line.points) {
-      const auto dot = add(svg, "circle", "", (line.css + (point.marked ? " marked" : "")).c_str());
-      add(dot, "title", line.name + (point.title.empty() ? "" : ", ") + point.title);
-      for (const auto& [name, value] :
-           {std::pair("cx", x(place)), std::pair("cy", y(point.value)), std::pair("r", point.marked ? 5.0 : 2.5)})
-        set(dot, name, at(value));
-    }
-    names.emplace(y(line.points.rbegin()->second.value) + 4, line.name);
-  }
-  double free = 0, room = static_cast<double>(names.size()) * line_height;  // one below the other, in the picture
-  for (const auto& [end, name] : names) {
-    room -= line_height;
-    free = std::min(std::max(free, end), height - 4 - room);
-    text(right + 6, free, name, "");
-    free += line_height;
-  }
-  return figure;
 }
 
 }  // namespace image_check

@@ -1,9 +1,8 @@
-// html.hpp: pages of tables and curves, by pugixml, with text of any program.
+// html.hpp: pages of tables, by pugixml, with text of any program.
 #pragma once
 
 #include <pugixml.hpp>
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -28,18 +27,5 @@ struct Cell {
 // the first: results.jsonl has them all.
 void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
                const std::vector<std::vector<Cell>>& rows);
-
-// A figure with a caption and a curve as SVG: a few lines over places that have the same distance from each other.
-struct Point {
-  double value;
-  std::string title{};
-  bool marked = false;
-};
-struct Line {
-  std::string name, css;                // of page_style: run or base
-  std::map<std::size_t, Point> points;  // by place
-};
-pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
-                         const std::vector<Line>& lines);
 
 }  // namespace image_check

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <ranges>
 #include <set>
 
@@ -15,7 +16,7 @@ namespace image_check {
 
 namespace {
 
-constexpr double stands_out = 0.10;  // a node this much worse than the median of the nodes, or than it was
+constexpr double stands_out = 0.10;  // a node this much worse than the median of the nodes
 const std::string nothing = "–";
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
@@ -316,86 +317,6 @@ Verdict verdict(const Results& results) {
 }
 
 std::string html_page(const Results& results) { return Page(results).text(); }
-
-std::string history_page(const History& history) {
-  // By name and unit, as a check may be called as what it measures; then by node.
-  std::map<std::pair<std::string, std::string>, std::map<std::string, std::vector<HistoryLine>>> metrics;
-  std::map<std::string, std::size_t> place;  // of a run, by its time
-  for (const auto& [node, lines] : history)
-    for (const auto& line : lines) {
-      metrics[{line.name, line.unit}][node].push_back(line);
-      place[line.time] = 0;
-    }
-  constexpr std::size_t most_runs = 100, most_nodes = 4, most_figures = 60;
-  const std::size_t runs = place.size();
-  while (place.size() > most_runs) place.erase(place.begin());
-  std::vector<std::string> places;
-  for (auto& [time, at] : place) at = places.size(), places.push_back(time.size() < 10 ? time : time.substr(5, 5));
-
-  struct Figure {
-    std::string name{};
-    double worst = 0;
-    std::vector<Line> lines{};
-    std::vector<std::string> marked{};
-  };
-  std::vector<Figure> figures;
-  for (const auto& [name, nodes] : metrics) {
-    const bool is_check = name.second.empty(), less = nodes.begin()->second.front().better == "less";
-    Figure figure{name.first + (is_check ? ": passed or failed" : ", " + name.second)};
-    bool ever_failed = false;
-    std::map<std::size_t, std::vector<double>> at_place;
-    std::multimap<double, Line, std::greater<>> by_loss;
-    for (const auto& [node, values] : nodes) {
-      Line line{node, "run", {}};
-      std::vector<double> before;
-      for (const auto& [time, metric, unit, better, value] : values) {
-        before.push_back(value);
-        ever_failed = ever_failed || value == 0;
-        if (!place.contains(time)) continue;
-        line.points[place.at(time)] = {value, time + ": " + number(value)};
-        at_place[place.at(time)].push_back(value);
-      }
-      const double last = before.back();
-      before.pop_back();
-      const double by = before.empty() ? 0 : change(median(before), last), loss = less ? by : -by;
-      figure.worst = std::max(figure.worst, loss);
-      if (loss >= stands_out) {
-        figure.marked.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
-        if (!line.points.empty()) line.points.rbegin()->second.marked = true;
-      }
-      by_loss.emplace(loss, std::move(line));
-    }
-    if ((is_check && !ever_failed) || at_place.empty()) continue;
-    if (nodes.size() > most_nodes) {
-      figure.lines.push_back({"median", "base", {}});
-      for (const auto& [at, values] : at_place) figure.lines.back().points[at] = {median(values)};
-    }
-    for (auto& [loss, line] : std::views::take(by_loss, most_nodes)) figure.lines.push_back(std::move(line));
-    figures.push_back(std::move(figure));
-  }
-  std::ranges::stable_sort(figures, std::greater{}, &Figure::worst);
-
-  pugi::xml_document document;
-  const auto body = start_page(document, "image-check: history");
-  add(body, "h1",
-      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", runs,
-                  runs == 1 ? "" : "s"));
-  add(body, "p",
-      "Each run has the same room, from left to right, and each node a line; of more than four nodes, the four that "
-      "are worst, and the median of all. A node is marked if its last value is at least 10 % worse than the median of "
-      "those before it. What is worst comes first. Of the checks, those are shown that ever failed.");
-  const auto grid = add(body, "div", "", "curves");
-  for (const auto& figure : std::views::take(figures, most_figures)) {
-    const auto drawn = add_curve(grid, figure.name, places, figure.lines);
-    if (!figure.marked.empty()) add(drawn, "p", "✗ " + few(figure.marked), "bad-text");
-  }
-  if (figures.empty()) add(body, "p", "Nothing was measured, and every check passed in every run.");
-  if (figures.size() > most_figures)
-    add(body, "p",
-        fmt::format("{} more are in the nodes' files; none of them became worse by more than the last one here.",
-                    figures.size() - most_figures));
-  return page_text(document);
-}
 
 void write_reports(const std::filesystem::path& folder, const Results& results) {
   write_whole(folder / "report.html", html_page(results));

@@ -1,7 +1,6 @@
 // report.hpp: what people and CI systems read of an image check's results.
 #pragma once
 
-#include "history.hpp"
 #include "results.hpp"
 
 #include <filesystem>
@@ -22,9 +21,6 @@ std::string html_page(const Results& results);
 // JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch, and one of a single
 // test for the run as a whole.
 std::string junit_xml(const Results& results);
-
-// The nodes' history as such a page: a small curve for each metric, and one for each check that ever failed.
-std::string history_page(const History& history);
 
 // report.html, junit.xml and metrics.prom into `folder`, each whole or not at all. Throws multinode::UsageError for
 // what cannot be written.

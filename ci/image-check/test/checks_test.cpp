@@ -174,7 +174,7 @@ TEST_F(Judge, AThresholdOfNothingIsAnError) {
   EXPECT_EQ(found(check, ended(0), "", row), "");
 }
 
-// A value that is beyond it, of a check of the site: ImageCheck.ASiteFileAddsChecksAndTheHistoryKeepsTheirValues.
+// A value that is beyond it, of a check of the site: ImageCheck.ASiteFileAddsChecksAndThresholds.
 TEST_F(Judge, ThresholdsAreOfAKindOfNodesAndASize) {
   folder_.write("site.json", R"({"kinds": [
     {"nodes": "node[0-9]+", "at_least": {"all_reduce bus bandwidth, mpi, 1 MiB": 6}, "at_most": {"disk": 9}},

@@ -324,15 +324,14 @@ TEST_F(SelfTest, EachFaultOfANodeIsTheOnlyFinding) {
   }
 }
 
-TEST_F(ImageCheck, ASiteFileAddsChecksAndTheHistoryKeepsTheirValues) {
+TEST_F(ImageCheck, ASiteFileAddsChecksAndThresholds) {
   folder_.write("site.json", R"({"launcher": "mnrun", "budgets": {"smoke": 70},
     "kinds": [{"nodes": ".*", "at_least": {"disk": 5}}],
     "checks": [{"name": "disk", "suite": "none", "command": "cat $SPEED", "where": "once",
                 "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})");
   const auto run_with = [&](const char* speed, const char* repeat) {
     folder_.write("speed", speed);
-    return image_check({"run", "--site", folder_ / "site.json", "--only", "disk", "--history", out("history"),
-                        "--repeat", repeat, "-o", out()},
+    return image_check({"run", "--site", folder_ / "site.json", "--only", "disk", "--repeat", repeat, "-o", out()},
                        {{"SPEED", folder_ / "speed"}});
   };
   auto result = run_with("bw=7GB/s", "2");
@@ -345,36 +344,30 @@ TEST_F(ImageCheck, ASiteFileAddsChecksAndTheHistoryKeepsTheirValues) {
   const auto prometheus = text_of(out() + "/metrics.prom");
   EXPECT_SAYS(prometheus, "image_check_passed{check=\"disk\"} 0\n");
   EXPECT_SAYS(prometheus, "image_check_exit_status 1\n");
-
-  EXPECT_EQ(image_check({"history", out("history")}).status, 0);
-  EXPECT_SAYS(text_of(out("history") + "/history.html"), "disk: passed or failed");
-  EXPECT_EQ(image_check({"history", out("none")}).status, 2);
 }
 
-// Root checks, and its results and history go into folders of a user, who has left links and pipes there under the
-// names of its files.
+// Root checks, and its results go into a folder of a user, who has left links and pipes there under the names of its
+// files.
 TEST_F(ImageCheck, LinksAndPipesOfAnotherUserLeadNowhere) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
   chmod(folder_.path().c_str(), 0755);
-  const std::string users = out("users"), roots = out("roots"), history = users + "/history";
+  const std::string users = out("users"), roots = out("roots");
   for (const std::string& folder : {users, roots}) std::filesystem::create_directory(folder);
   folder_.write("roots/precious", "keep me");
   ASSERT_EQ(chown(users.c_str(), 65534, 65534), 0);
   // Checks after the user ran this script in an empty folder; returns the exit status.
   const auto check_after = [&](const std::string& script) {
     for (const auto& entry : std::filesystem::directory_iterator(users)) std::filesystem::remove_all(entry);
-    const std::string words = "cd " + users + "; mkdir -p out history; " + script;
+    const std::string words = "cd " + users + "; mkdir -p out; " + script;
     const auto user = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", words});
     EXPECT_EQ(user.status, 0) << user.all();
-    const auto result =
-        image_check({"run", "--only", "wiring", "--launcher", "mnrun", "--history", history, "-o", users + "/out"});
+    const auto result = image_check({"run", "--only", "wiring", "--launcher", "mnrun", "-o", users + "/out"});
     EXPECT_EQ(text_of(roots + "/precious"), "keep me\n");
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(roots), std::filesystem::directory_iterator()), 1);
     return result;
   };
   const std::vector<std::string> names{"results.jsonl",      "report.html",       "junit.xml",           "metrics.prom",
                                        "files/packages.txt", "logs/wiring-0.log", "files/wiring-0.jsonl"};
-  const std::string of_node = "history/" + multinode::host_name() + ".history.jsonl";
   for (const std::string& how : {"ln -s " + roots + "/precious ", "ln -s " + roots + "/new-", std::string("mkfifo ")}) {
     std::string script = "mkdir out/logs out/files; ";
     for (const auto& name : names)
@@ -383,11 +376,6 @@ TEST_F(ImageCheck, LinksAndPipesOfAnotherUserLeadNowhere) {
     EXPECT_EQ(result.status, 0) << result.all();
     for (const auto& name : names)
       EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(users + "/out/" + name))) << name;
-    // Nothing can take the place of a history, which grows.
-    const auto refused = check_after(how + (how.ends_with("-") ? "1 " : "") + of_node);
-    EXPECT_EQ(refused.status, 2) << refused.all();
-    EXPECT_SAYS(refused.err, "--history: cannot write to " + users + "/" + of_node + ", where a link or a pipe lies");
-    EXPECT_EQ(image_check({"history", history}).status, 2);  // a pipe is not read, either
   }
   // Whole folders.
   EXPECT_EQ(check_after("ln -s " + roots + " out/logs; ln -s " + roots + " out/files").status, 0);

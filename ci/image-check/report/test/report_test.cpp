@@ -228,34 +228,6 @@ TEST(Page, GivesMediansAndRangesAndNodesThatStandOut) {
   EXPECT_EQ(row(5), (Row{"two", "GB/s", "0.25", ""}));
 }
 
-TEST(Page, DrawsCurvesToScaleAndNamesEachLineWhereItEnds) {
-  pugi::xml_document document;
-  const auto line = [](const char* name, double first, double second) {
-    return Line{name, "", {{0, {first}}, {1, {second}}}};
-  };
-  add_curve(document, "", {"1", "2"}, {line("a", 0, 4), line("b", 2, 0), line("c", 4, 4), line("d", 3, 0)});
-  const auto heights = [&](const char* path) {
-    std::vector<double> all;
-    for (const auto& found : document.select_nodes(path)) all.push_back(found.attribute().as_double());
-    return all;
-  };
-  const auto points = heights("//circle/@cy");
-  ASSERT_EQ(points.size(), 8U);
-  EXPECT_LT(points[1], points[0]);  // more is up
-  EXPECT_NEAR(points[2], (points[0] + points[1]) / 2, 0.2);
-  EXPECT_NEAR(points[6], (points[2] + points[1]) / 2, 0.2);
-  std::vector<std::string> names;
-  for (const auto& found : document.select_nodes("//text[not(@class)]")) names.push_back(found.node().child_value());
-  EXPECT_EQ(names, (std::vector<std::string>{"a", "c", "b", "d"}));  // from the top
-  const auto ends = heights("//text[not(@class)]/@y");
-  for (std::size_t i = 1; i < ends.size(); ++i) EXPECT_GE(ends[i] - ends[i - 1], 13);
-  EXPECT_LE(ends.back(), 192);  // the height of the picture
-
-  pugi::xml_document nothing;
-  add_curve(nothing, "", {"1"}, {{"a", "", {{0, {0}}}}});
-  EXPECT_EQ(std::string(nothing.select_node("//circle/@cy").attribute().value()), "170.0");
-}
-
 TEST(Page, ShowsWhatIsSuspect) {
   const Parsed page(html_page(compared()));
   const std::string section = "//section[@id='comparison']";
@@ -273,7 +245,7 @@ TEST(Page, ShowsWhatIsSuspect) {
             (std::vector<std::string>{"cores", "2", "all 2", "memory", "1 GiB", "node1", "memory", "2 GiB", "node0"}));
 }
 
-// 1,000 nodes that fail, and whose metrics are compared, and 20 MB of history: pages that a browser opens, worst first.
+// 1,000 nodes that fail, and whose metrics are compared: a page that a browser opens, worst first.
 TEST(Page, OfAThousandNodesIsShort) {
   Results results = compared();
   std::vector<Finding> findings;
@@ -297,23 +269,6 @@ TEST(Page, OfAThousandNodesIsShort) {
   EXPECT_EQ(page.text("//section[@id='failures']/p"), "902 more failures are in results.jsonl.");
   EXPECT_EQ(page.count("//section[@id='comparison']/details//tbody/tr"), 500u);
   EXPECT_SAYS(page.text("//section[@id='comparison']/details//p"), "more are in results.jsonl");
-
-  History history;
-  for (int n = 0; n < 1000; ++n)
-    for (int run = 0; run < 3; ++run)
-      for (int metric = 0; metric < 70; ++metric)
-        history[nodes[static_cast<std::size_t>(n)]].push_back({fmt::format("2026-11-{:02}T00:00:00Z", run + 1),
-                                                               "metric " + std::to_string(metric), "GB/s", "more",
-                                                               n == 500 && run == 2 && metric == 69 ? 50.0 : 100.0});
-  const std::string of_all = history_page(history);
-  EXPECT_LT(of_all.size(), 300'000u);
-  const Parsed curves(of_all);
-  EXPECT_EQ(curves.text("//figure[1]/figcaption"), "metric 69, GB/s");
-  EXPECT_EQ(curves.text("//figure[1]/p"), "✗ node500: -50 % against its median");
-  EXPECT_EQ(curves.texts("//figure[1]//polyline/title"),
-            (std::vector<std::string>{"median", "node500", "node0", "node1", "node10"}));
-  EXPECT_EQ(curves.count("//figure"), 60u);
-  EXPECT_SAYS(of_all, "10 more are in the nodes' files");
 }
 
 TEST(Page, BlamesTheOnlyNode) {
