@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./who_am_i
 //
 // Exit status: 0 if the numbers that it believes make sense, 1 if they contradict each other.
+// After: hello_mpi.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <charconv>
 #include <cstdio>

@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./all_reduce
 //
 // Exit status: 0 if every element is right, 1 if not.
+// After: sum_to_root.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -4,6 +4,7 @@
 //   mpirun -n 2 ./all_reduce_nccl
 //
 // Exit status: 0 if every element is right, 1 if not.
+// After: all_reduce.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 #include <mpi.h>

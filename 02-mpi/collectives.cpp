@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./collectives
 //
 // Exit status: 0 if every element is right, 1 if not.
+// After: all_reduce.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./node_rank
 //
 // Exit status: 0 if the numbers are right, 1 if not.
+// After: hello_mpi.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./same_everywhere
 //
 // Exit status: 0 if every rank finds out whether the values are the same, 1 if not.
+// After: hello_mpi.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #include <unistd.h>

@@ -4,6 +4,7 @@
 //   mpirun -n 4 ./ring_all_reduce
 //
 // Exit status: 0 if every element is right and no rank sent more than that, 1 if not.
+// After: all_reduce.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -5,6 +5,7 @@
 //   mpirun -n 4 ./tree_broadcast
 //
 // Exit status: 0 if every element is right and no rank sent more often than that, 1 if not.
+// After: collectives.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
