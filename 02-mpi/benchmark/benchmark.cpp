@@ -70,7 +70,6 @@ class Benchmark {
     bool right = true;
     if (is_rank_0()) {
       table_.foot(results_);
-      if (const std::string report = ranks_->memory_report(); !report.empty()) std::cout << "# " << report << '\n';
       for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
       for (const std::string& line : too_slow(results_, options_.least_busbw)) {
         right = false;
@@ -88,18 +87,13 @@ class Benchmark {
   }
 
   void refuse_what_does_not_fit() {
-    if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(why);
     redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
-    if (options_.all_redops) {
-      const std::size_t all = redops_.size();
-      std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
-      if (redops_.size() < all && !redops_.empty() && is_rank_0())
-        std::cout << "# -o all: skips the reductions that " << multinode::name_of(ranks_->backend())
-                  << " does not have\n";
-      if (redops_.empty()) redops_ = {Redop::sum};
+    if (!ranks_->has_average() && std::ranges::find(redops_, Redop::avg) != redops_.end()) {
+      const std::string_view backend = multinode::name_of(ranks_->backend());
+      if (!options_.all_redops) throw UsageError(fmt::format("-o avg: {} has no average: use -o sum", backend));
+      std::erase(redops_, Redop::avg);
+      if (is_rank_0()) std::cout << "# -o all: leaves out avg, which " << backend << " does not have\n";
     }
-    for (const Redop redop : redops_)
-      if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(why);
     if (collective_.rooted && options_.root) multinode::require_range("--root", *options_.root, 0, ranks_->size() - 1);
     if (options_.corrupt) {
       multinode::require_range("--corrupt", *options_.corrupt, 0, ranks_->size() - 1);
@@ -196,7 +190,6 @@ class Benchmark {
 
   // The result is rank 0's; the others have nothing to show.
   Result measure(const Operation& operation, Result result) {
-    ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
     const Plan plan = warm_up(operation);
     if (ranks_->groups() > 1) world_.barrier("the start of all groups");
     const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
@@ -223,7 +216,7 @@ class Benchmark {
     result.p99 = over_ranks(p99s);
     if (options_.check > 0) result.wrong = static_cast<std::uint64_t>(wrong);
     if (ranks_->backend() == multinode::Backend::nccl && multinode::emulated_gpus()) return result;
-    result.algbw = static_cast<double>(result.size) * collective_.volume(result.ranks) / result.time;
+    result.algbw = static_cast<double>(result.size) / result.time;
     if (result.ranks > 1) result.busbw = *result.algbw * collective_.bus_factor(result.ranks);
     return result;
   }

@@ -18,7 +18,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <string>
 #include <type_traits>
 
 namespace perf {
@@ -87,7 +86,6 @@ struct NcclCall : Call {
   ncclRedOp_t op{};
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
-  int step = 0;  // of nccl_steps
 };
 #endif
 
@@ -106,15 +104,11 @@ struct Collective {
   // What must be in block `block` of the output afterwards.
   Source (*result)(const RankAndRoot&, int block) = nullptr;
 
-  // busbw = algbw x bus_factor(ranks), where algbw = size x volume(ranks) / time and size is that of the larger buffer.
+  // busbw = algbw x bus_factor(ranks), where algbw = size / time and size is that of the larger buffer.
   double (*bus_factor)(int ranks) = nullptr;
-  double (*volume)(int ranks) = [](int) { return 1.0; };
 
-  // Why it cannot run on this number of ranks; "" if it can.
-  std::string (*refusal)(int ranks) = [](int) { return std::string(); };
-
-  // The plain calls of each library; nullptr if the library does not have the operation. NCCL's put the operation on
-  // the stream and return their status. With several GPUs per process they are called inside a group.
+  // The plain calls of each library. NCCL's put the operation on the stream and return their status. With several GPUs
+  // per process they are called inside a group.
 #ifdef MULTINODE_HAVE_MPI
   void (*mpi)(const MpiCall&) = nullptr;
   bool mpi_in_place = true;
@@ -126,8 +120,6 @@ struct Collective {
 #ifdef MULTINODE_HAVE_NCCL
   ncclResult_t (*nccl)(const NcclCall&) = nullptr;
   bool nccl_in_place = true;
-  // Number of groups of NCCL calls that make one operation: the calls inside one group may run in any order.
-  int (*nccl_steps)(int ranks) = [](int) { return 1; };
 #endif
 };
 

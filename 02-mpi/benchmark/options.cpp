@@ -28,7 +28,7 @@ constexpr int many = 1'000'000'000;
 constexpr std::array types_in_order = {DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
                                        DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
                                        DataType::float64, DataType::bfloat16};
-constexpr std::array redops_in_order = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum};
+constexpr std::array redops_in_order = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg};
 
 UsageError wrong(const std::string& name, const std::string& allowed, const std::string& text) {
   return UsageError(name + " must be " + allowed + ", not '" + text + "'");
@@ -189,9 +189,9 @@ po::options_description Options::description(const Collective& collective) {
            "the size");
 
   OptionGroup operation("Operation");
-  operation.one_or_all("op,o", "OP (=sum)", redops_in_order, redops,
-                       collective.reduces ? "reduction: sum, prod, max, min, avg, mulsum or all"
-                                          : "ignored: this collective reduces nothing");
+  operation.one_or_all(
+      "op,o", "OP (=sum)", redops_in_order, redops,
+      collective.reduces ? "reduction: sum, prod, max, min, avg or all" : "ignored: this collective reduces nothing");
   operation.one_or_all("datatype,d", "TYPE (=float)", types_in_order, types,
                        "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all");
   operation.add("root,r", "RANK (=0)", collective.rooted ? "root, or all" : "ignored: this collective has no root",
@@ -212,7 +212,8 @@ po::options_description Options::description(const Collective& collective) {
                      {{"0", Average::rank0}, {"1", Average::mean}, {"2", Average::min}, {"3", Average::max}}, average,
                      "0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)",
                      "show the time of rank 0 (0), or the mean (1), minimum (2) or maximum (3) over the ranks");
-  performance.number("unalign,u", usage.offset, 0, 1'000'000, "offset of all buffers, in elements");
+  performance.number("cudagraph,G", usage.graph_launches, 0, 1'000'000,
+                     "over NCCL: capture the calls as a CUDA graph, launch it N times");
 
   OptionGroup checks("Checks");
   checks.number("check,c", check, 0, many, "calls to check; 0: no check");
@@ -236,25 +237,7 @@ po::options_description Options::description(const Collective& collective) {
   output.zero_or_one("per_iter_timing,I", per_iteration, "time each call separately");
   output.zero_or_one("report_timestamps,S", timestamps, "print the time of day in each row");
 
-  OptionGroup nccl("NCCL only");
-  nccl.number("agg_iters,m", usage.aggregate, 1, many, "operations per call, joined in a group");
-  nccl.zero_or_one("parallel_init,p", usage.parallel_init, "the threads initialize in parallel");
-  nccl.zero_or_one("blocking,z", usage.blocking, "the host waits after each call");
-  nccl.zero_or_one("stream_null,y", usage.default_stream, "use the default stream");
-  nccl.number("cudagraph,G", usage.graph_launches, 0, 1'000'000,
-              "capture the calls as a CUDA graph, launch it N times");
-  nccl.zero_or_one("report_cputime,C", usage.host_time, "show the host's time to issue the calls");
-  nccl.number("local_register,R", usage.register_buffers, 0, 2, "register buffers: 1 local, 2 symmetric, 0 not");
-  nccl.zero_or_one("memory_report,M", usage.memory_report, "print how much GPU memory NCCL and the buffers use");
-  nccl.add(
-      "device_implementation,D", "0 (=0)", "0: NCCL's own collectives",
-      [](const std::string& text, const std::string& name) {
-        if (text != "0")
-          throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
-      });
-
-  for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output, &nccl})
-    known.add(group->options());
+  for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output}) known.add(group->options());
   return known;
 }
 

@@ -25,7 +25,7 @@ struct Operation {
   int root = 0;
   std::size_t count = 0;  // elements of a block
   bool in_place = false;
-  bool once = false;  // for a check: ignores -m and -G, which would repeat it
+  bool once = false;  // for a check: ignores -G, which would repeat it
 
   std::size_t block_bytes() const { return count * multinode::size_of(type); }
 };
@@ -35,15 +35,7 @@ struct Usage {
   std::function<int(int process)> color = [](int) { return 0; };  // NCCL_TESTS_SPLIT
   int threads = 1;                                                // -t
   int ranks_per_thread = 1;                                       // -g
-  std::size_t offset = 0;                                         // -u: elements by which the buffers are shifted
-  int aggregate = 1;                                              // -m
-  bool blocking = false;                                          // -z
-  bool default_stream = false;                                    // -y
-  bool parallel_init = false;                                     // -p
   int graph_launches = 0;                                         // -G
-  bool host_time = false;                                         // -C
-  int register_buffers = 0;                                       // -R
-  bool memory_report = false;                                     // -M
 };
 
 // Seconds per call: [local rank][sample].
@@ -67,15 +59,11 @@ class Ranks {
 
   RankAndRoot place(int local, int root) const { return {first() + local, size(), root}; }
 
-  // Why this backend cannot run `collective` with `redop`; "" if it can. The same on all processes.
-  virtual std::string refusal(const Collective& collective, Redop redop) const = 0;
+  virtual bool has_average() const = 0;  // Redop::avg
   virtual bool has_in_place(const Collective& collective) const = 0;
 
   // The most elements that a buffer may have: the library's counts may be int.
   virtual std::size_t largest_count() const { return std::numeric_limits<std::size_t>::max(); }
-
-  // -M: one line about the device memory that the library and the buffers use; "" without -M.
-  virtual std::string memory_report() const { return ""; }
 
   // Bytes that this process can still allocate for buffers: its share of what its node has.
   virtual std::size_t available_memory() const = 0;
@@ -83,9 +71,6 @@ class Ranks {
   // Allocates two buffers per local rank: `in_bytes` for the input, `both_bytes` for the output and for in-place calls.
   // Call it once.
   virtual void allocate(std::size_t in_bytes, std::size_t both_bytes) = 0;
-
-  // -u: from now on, the buffers begin `bytes` bytes after their allocation does.
-  void shift(std::size_t bytes) { shift_ = bytes; }
 
   // Access from the host to a part of a local rank's buffer: write() stores what `fill` writes, read() passes the
   // content to `look`.
@@ -102,7 +87,6 @@ class Ranks {
   Ranks(multinode::World& world, const Usage& usage);  // collective
   multinode::World& world() const { return world_; }
   const std::vector<int>& group() const { return group_; }  // processes, in order
-  std::size_t shift() const { return shift_; }
 
   // Announces `name` to the watchdog while the result lives. Only the first local rank does so, for the whole process.
   std::optional<multinode::Watchdog::Operation> announce(int local, const char* name) const {
@@ -132,7 +116,6 @@ class Ranks {
   int local_;
   std::vector<int> colors_;  // of all processes
   std::vector<int> group_;
-  std::size_t shift_ = 0;
 };
 
 // Collective. `automatic`: nccl where each rank has its own GPU, mpi where MPI started the processes and each is

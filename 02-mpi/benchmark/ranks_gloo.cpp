@@ -74,12 +74,6 @@ class GlooRanks : public HostRanks {
   multinode::Backend backend() const override { return multinode::Backend::gloo; }
   bool has_in_place(const Collective& collective) const override { return collective.gloo_in_place; }
 
-  std::string refusal(const Collective&, Redop redop) const override {
-    if (redop == Redop::avg) return "Gloo has no average: use -o sum";
-    if (redop == Redop::mulsum) return "Gloo has no sum with factors: use -o sum";
-    return "";
-  }
-
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     Samples seconds(ranks_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
     each_thread(this->local(), [&](int local) {

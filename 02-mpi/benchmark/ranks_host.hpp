@@ -16,6 +16,7 @@ class HostRanks : public Ranks {
  public:
   std::string device(int) const override { return "cpu"; }
   std::size_t available_memory() const override { return available_host_memory(world()); }
+  bool has_average() const override { return false; }
   void allocate(std::size_t in_bytes, std::size_t both_bytes) override;
   void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override {
     fill({begin(local, buffer) + offset, bytes});
@@ -25,11 +26,11 @@ class HostRanks : public Ranks {
   }
 
  protected:
-  // Throws UsageError for options that need a GPU.
+  // Throws UsageError for an option that needs a GPU.
   HostRanks(multinode::World& world, const Usage& usage, const char* backend);
 
   std::byte* begin(int local, Buffer buffer) const {
-    return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
+    return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get();
   }
 
   // Each sample is `calls` calls of function() by one local rank: it reads the clock once per sample, and announces the
@@ -54,7 +55,6 @@ class HostRanks : public Ranks {
   };
   using Memory = std::unique_ptr<std::byte[], Free>;
   std::vector<std::array<Memory, 2>> buffers_;
-  std::size_t offset_;
 };
 
 }  // namespace perf

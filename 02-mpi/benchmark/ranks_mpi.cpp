@@ -19,12 +19,6 @@ class MpiRanks : public HostRanks {
   std::size_t largest_count() const override { return INT_MAX; }
   bool has_in_place(const Collective& collective) const override { return collective.mpi_in_place; }
 
-  std::string refusal(const Collective&, Redop redop) const override {
-    if (redop == Redop::avg) return "MPI has no average: use -o sum";
-    if (redop == Redop::mulsum) return "MPI has no sum with factors: use -o sum";
-    return "";
-  }
-
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     auto call = call_of<MpiCall>(collective, operation, 0, begin(0, Buffer::in), begin(0, Buffer::both));
     call.count = static_cast<int>(operation.count);

@@ -67,13 +67,13 @@ T as(double value) {
 }  // namespace
 
 std::string_view name_of(Redop redop) {
-  static constexpr const char* names[] = {"sum", "prod", "max", "min", "avg", "mulsum"};
+  static constexpr const char* names[] = {"sum", "prod", "max", "min", "avg"};
   return names[static_cast<std::size_t>(redop)];
 }
 
 multinode::Reduction reduction_of(Redop redop) {
   using enum multinode::Reduction;
-  static constexpr multinode::Reduction reductions[] = {sum, product, max, min, average, sum};
+  static constexpr multinode::Reduction reductions[] = {sum, product, max, min, average};
   return reductions[static_cast<std::size_t>(redop)];
 }
 
@@ -100,12 +100,10 @@ Values::Values(const Of& of) : of_(of), salt_(mix(of.seed * 0x9E3779B97F4A7C15u 
       range(1, 3);
       break;
     case Redop::sum:
-    case Redop::avg:
-    case Redop::mulsum: {
-      const std::int64_t most = of.redop == Redop::mulsum ? limit / premultiplier(1) : limit;
-      contributors_ = static_cast<int>(std::min<std::int64_t>(of.ranks, most));
+    case Redop::avg: {
+      contributors_ = static_cast<int>(std::min<std::int64_t>(of.ranks, limit));
       if (rounded()) contributors_ = std::min(contributors_, most_in_average(of.type));
-      const std::int64_t each = most / contributors_;
+      const std::int64_t each = limit / contributors_;
       range(is_signed(of.type) ? -each : 0, each);
       break;
     }
@@ -132,8 +130,7 @@ double Values::expected(const Source& source, std::size_t index) const {
   if (source.rank >= 0) return static_cast<double>(element(source.rank, source.block, index));
   std::int64_t result = element(0, source.block, index);
   for (int rank = 1; rank < of_.ranks; ++rank) {
-    const std::int64_t next =
-        element(rank, source.block, index) * (of_.redop == Redop::mulsum ? premultiplier(rank) : 1);
+    const std::int64_t next = element(rank, source.block, index);
     result = of_.redop == Redop::prod  ? result * next
              : of_.redop == Redop::max ? std::max(result, next)
              : of_.redop == Redop::min ? std::min(result, next)

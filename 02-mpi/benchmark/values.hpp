@@ -10,12 +10,10 @@
 
 namespace perf {
 
-// nccl-tests' reductions. avg: the sum divided by the number of ranks; mulsum: the sum of each rank's elements times
-// its premultiplier().
-enum class Redop { sum, prod, max, min, avg, mulsum };
+// nccl-tests' reductions. avg: the sum divided by the number of ranks.
+enum class Redop { sum, prod, max, min, avg };
 std::string_view name_of(Redop redop);
-multinode::Reduction reduction_of(Redop redop);  // mulsum: sum
-constexpr int premultiplier(int rank) { return 1 + rank % 2; }
+multinode::Reduction reduction_of(Redop redop);
 
 // Pseudo-random integers, a function of (seed, round, rank, block, index). They are so small that every partial result,
 // in any order, is representable in `type`: every order of summation gives the same bits, and the check is exact. If a

@@ -2,17 +2,12 @@
 #include "benchmark/options.hpp"
 
 #include <multinode/base/program_options.hpp>
-#include <multinode/base/text.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
 #include <stdlib.h>
 
-#include <algorithm>
-#include <iterator>
-#include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -67,12 +62,7 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_EQ(o.common.timeout, std::chrono::seconds(60));
     EXPECT_EQ(o.usage.threads, 1);
     EXPECT_EQ(o.usage.ranks_per_thread, 1);
-    EXPECT_EQ(o.usage.aggregate, 1);
-    EXPECT_EQ(o.usage.offset, 0u);
     EXPECT_EQ(o.usage.graph_launches, 0);
-    EXPECT_EQ(o.usage.register_buffers, 0);
-    EXPECT_FALSE(o.usage.blocking || o.usage.default_stream || o.usage.parallel_init || o.usage.host_time ||
-                 o.usage.memory_report);
   });
 }
 
@@ -120,29 +110,20 @@ TEST(Options, MeanTheSameInEverySpelling) {
       {"-f", "--stepfactor", "1.5", [](const Options& o) { return o.step_factor == 1.5; }},
       {"-n", "--iters", "7", [](const Options& o) { return o.iterations == 7; }},
       {"-w", "--warmup_iters", "0", [](const Options& o) { return o.warmup == 0; }},
-      {"-m", "--agg_iters", "5", [](const Options& o) { return o.usage.aggregate == 5; }},
       {"-N", "--run_cycles", "0", [](const Options& o) { return o.cycles == 0; }},
-      {"-p", "--parallel_init", "1", [](const Options& o) { return o.usage.parallel_init; }},
       {"-c", "--check", "3", [](const Options& o) { return o.check == 3; }},
-      {"-o", "--op", "mulsum", [](const Options& o) { return o.redops == std::vector{Redop::mulsum}; }},
+      {"-o", "--op", "avg", [](const Options& o) { return o.redops == std::vector{Redop::avg}; }},
       {"-d", "--datatype", "half", [](const Options& o) { return o.types == std::vector{DataType::float16}; }},
       {"-r", "--root", "2", [](const Options& o) { return o.root == 2; }},
       {"-r", "--root", "all", [](const Options& o) { return !o.root; }},
       {"-r", "--root", "-1", [](const Options& o) { return !o.root; }},
-      {"-z", "--blocking", "1", [](const Options& o) { return o.usage.blocking; }},
-      {"-y", "--stream_null", "1", [](const Options& o) { return o.usage.default_stream; }},
       {"-T", "--timeout", "2.5", [](const Options& o) { return o.common.timeout == std::chrono::milliseconds(2500); }},
       {"-G", "--cudagraph", "6", [](const Options& o) { return o.usage.graph_launches == 6; }},
-      {"-C", "--report_cputime", "1", [](const Options& o) { return o.usage.host_time; }},
       {"-S", "--report_timestamps", "1", [](const Options& o) { return o.timestamps; }},
       {"-J", "--output_file", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
       {"-a", "--average", "0", [](const Options& o) { return o.average == Average::rank0; }},
       {"-a", "--average", "2", [](const Options& o) { return o.average == Average::min; }},
       {"-a", "--average", "3", [](const Options& o) { return o.average == Average::max; }},
-      {"-R", "--local_register", "2", [](const Options& o) { return o.usage.register_buffers == 2; }},
-      {"-D", "--device_implementation", "0", [](const Options&) { return true; }},
-      {"-M", "--memory_report", "1", [](const Options& o) { return o.usage.memory_report; }},
-      {"-u", "--unalign", "3", [](const Options& o) { return o.usage.offset == 3; }},
       {"-I", "--per_iter_timing", "1", [](const Options& o) { return o.per_iteration; }},
       {"", "--corrupt", "1", [](const Options& o) { return o.corrupt == 1; }},
       {"", "--json", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
@@ -157,15 +138,6 @@ TEST(Options, MeanTheSameInEverySpelling) {
     given({s.name, s.value}, expect_taken);
     given({s.name + "=" + s.value}, expect_taken);
   }
-}
-
-TEST(Options, AllTypesAndAllReductions) {
-  given({"-d", "all", "-o", "all"}, [](const Options& o) {
-    EXPECT_EQ(multinode::join(o.types, " ", [](DataType type) { return name_of(type); }),
-              "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16");
-    EXPECT_EQ(o.redops, (std::vector{Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum}));
-    EXPECT_TRUE(o.all_redops);
-  });
 }
 
 TEST(Options, LeastBusBandwidths) {
@@ -223,18 +195,13 @@ TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
   expect_refused({"-n", "99999999999999999999"}, whole("-n (--iters)", "1 to 1000000000", "99999999999999999999"));
   expect_refused({"-w", "-1"}, whole("-w (--warmup_iters)", "0 to 1000000000", "-1"));
   expect_refused({"-c", "-1"}, whole("-c (--check)", "0 to 1000000000", "-1"));
-  expect_refused({"-m", "0"}, whole("-m (--agg_iters)", "1 to 1000000000", "0"));
   expect_refused({"-N", "-1"}, whole("-N (--run_cycles)", "0 to 1000000000", "-1"));
   expect_refused({"-g", "0"}, whole("-g (--ngpus)", "1 to 1024", "0"));
   expect_refused({"-t", "1025"}, whole("-t (--nthreads)", "1 to 1024", "1025"));
-  expect_refused({"-u", "-1"}, whole("-u (--unalign)", "0 to 1000000", "-1"));
   expect_refused({"-G", "-1"}, whole("-G (--cudagraph)", "0 to 1000000", "-1"));
-  expect_refused({"-R", "3"}, whole("-R (--local_register)", "0 to 2", "3"));
   expect_refused({"--corrupt", "-1"}, whole("--corrupt", "0 to 1000000000", "-1"));
 
-  for (const std::string name :
-       {"-p (--parallel_init)", "-z (--blocking)", "-y (--stream_null)", "-C (--report_cputime)",
-        "-S (--report_timestamps)", "-M (--memory_report)", "-I (--per_iter_timing)"})
+  for (const std::string name : {"-S (--report_timestamps)", "-I (--per_iter_timing)"})
     for (const std::string text : {"2", "yes", ""})
       expect_refused({name.substr(0, 2), text}, name + " must be 0 or 1, not '" + text + "'");
 
@@ -251,15 +218,12 @@ TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
   expect_refused({"-d", "fp16"},
                  "-d (--datatype) must be one of int8, uint8, int32, uint32, int64, uint64, half, "
                  "float, double, bfloat16 or all, not 'fp16'");
-  expect_refused({"-o", "add"}, "-o (--op) must be one of sum, prod, max, min, avg, mulsum or all, not 'add'");
+  expect_refused({"-o", "add"}, "-o (--op) must be one of sum, prod, max, min, avg or all, not 'add'");
   expect_refused({"-r", "-2"}, "-r (--root) must be a rank or all, not '-2'");
   expect_refused({"-a", "4"}, "-a (--average) must be 0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum), not '4'");
   for (const char* text : {"0", "-1", "x", "nan", "1e9"})
     expect_refused({"-T", text}, "-T must be seconds above 0, at most a year: every wait has a deadline here, not '" +
                                      std::string(text) + "'");
-  expect_refused({"-D", "1"},
-                 "-D (--device_implementation) must be 0: the others are kernels of nccl-tests, which "
-                 "these programs do not have");
   expect_refused({"--output_file", ""}, "-J (--output_file) must be the name of a file");
 }
 
@@ -284,51 +248,13 @@ TEST(Refusal, OfWhatDoesNotGoTogether) {
 
 TEST(Refusal, OfWhatIsNoOption) {
   expect_refused({"--iter", "3"}, "unrecognised option '--iter'; see --help");
-  expect_refused({"-X"}, "unrecognised option '-X'; see --help");
+  // nccl-tests' options that are not here.
+  for (const std::string letter : {"-m", "-p", "-z", "-y", "-C", "-R", "-M", "-D", "-u"})
+    expect_refused({letter, "1"}, "unrecognised option '" + letter + "'; see --help");
   expect_refused({"8"}, "only options are expected, no other words; see --help");
   expect_refused({"-n"}, "the required argument for option '--iters' is missing; see --help");
   expect_refused({"-b", "-e", "8"}, "the required argument for option '--minbytes' is missing; see --help");
   expect_refused({"-n", "1", "-n", "2"}, "option '--iters' cannot be specified more than once; see --help");
-}
-
-// Any words are either accepted or refused by a UsageError.
-TEST(Property, AnyCommandLineIsTakenOrRefused) {
-  std::istringstream list(
-      "-b -e -i -f -n -w -m -N -p -c -o -d -r -z -y -T -G -C -S -J -a -R -D -M -u -I -t -g -h --help "
-      "--sweep --json --seed --op 8 64 64M 4G 1 0 -1 2.5 all sum half nan - -- --- = --= -= 1e308 "
-      "10:64M 1:1,2:2 , : @x \xff -b8 -zy -f0.5 --iters --iter --iters= --mem --min-busbw "
-      "--memory_report --corrupt --timeout 18446744073709551615 99999999999999999999 "
-      "17179869183G --minbytes=1 --maxbytes --stepfactor=1.000001");
-  std::vector<std::string> words{std::istream_iterator<std::string>(list), {}};
-  words.insert(words.end(), {"", "\n"});
-  std::mt19937 random(1);
-  const auto below = [&](std::size_t n) { return random() % n; };
-  int taken = 0, refused = 0;
-  for (int trial = 0; trial < 5'000; ++trial) {
-    std::vector<std::string> line;
-    for (std::size_t left = below(6); left > 0; --left) {
-      std::string word = words[below(words.size())];
-      if (below(8) == 0) word += words[below(words.size())];
-      if (below(16) == 0 && !word.empty()) word[below(word.size())] = static_cast<char>(1 + below(255));
-      line.push_back(word);
-    }
-    Options options;
-    try {
-      parse(options, line);
-      ++taken;
-      const std::vector<std::size_t> sizes = options.sizes();
-      ASSERT_FALSE(sizes.empty());
-      ASSERT_TRUE(std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end());
-      ASSERT_LE(sizes.back(), options.max_bytes);
-    } catch (const multinode::UsageError& e) {
-      ++refused;
-      ASSERT_NE(std::string(e.what()), "");
-    } catch (const std::exception& e) {
-      FAIL() << testing::PrintToString(line) << ": " << e.what();
-    }
-  }
-  EXPECT_GT(taken, 500);
-  EXPECT_GT(refused, 500);
 }
 
 }  // namespace options_test

@@ -78,27 +78,6 @@ std::vector<std::string> foot(const std::vector<Result>& all) {
   return lines_of(out.str());
 }
 
-TEST(FourDigits, OfEveryMagnitude) {
-  EXPECT_EQ(four_digits(0), "0.0000");
-  EXPECT_EQ(four_digits(0.00123), "0.0012");
-  EXPECT_EQ(four_digits(0.123456), "0.1235");
-  EXPECT_EQ(four_digits(5.80149), "5.801");
-  EXPECT_EQ(four_digits(13.5849), "13.58");
-  EXPECT_EQ(four_digits(135.849), "135.8");
-  EXPECT_EQ(four_digits(1358.4), "1358");
-  EXPECT_EQ(four_digits(1234567.8), "1234568");
-  EXPECT_EQ(four_digits(9.99996), "10.000");
-}
-
-TEST(SizeText, UsesPowersOf1024) {
-  EXPECT_EQ(size_text(0), "0 B");
-  EXPECT_EQ(size_text(8), "8 B");
-  EXPECT_EQ(size_text(1023), "1023 B");
-  EXPECT_EQ(size_text(1536), "1.5 KiB");
-  EXPECT_EQ(size_text(64 << 20), "64 MiB");
-  EXPECT_EQ(size_text(std::size_t{4} << 30), "4 GiB");
-}
-
 TEST(ResultTable, HeadAndRowStandInColumns) {
   Result result = all_reduce();
   result.median = 130.1e-6;
@@ -124,14 +103,6 @@ TEST(ResultTable, WhatDoesNotExistIsNotANumber) {
   EXPECT_EQ(words_of(table({result}).at(3)),
             (std::vector<std::string>{"1048576", "262144", "float", "sum", "-1", "135.8", "7.719", "n/a", "n/a", "n/a",
                                       "n/a", "n/a", "n/a", "131.8", "190.2", "n/a", "n/a", "n/a", "n/a"}));
-}
-
-TEST(ResultTable, WideNumbersStayApart) {
-  Result result = all_reduce(std::size_t{1} << 50, 1e6);
-  result.type = "bfloat16";
-  result.wrong = 123456789012;
-  result.spread = 1e6;
-  EXPECT_EQ(words_of(table({result, in_place(result)}).at(3)).size(), 19u);
 }
 
 TEST(ResultTable, TimestampIsTheLastColumn) {

@@ -13,7 +13,7 @@ namespace perf::values_test {
 
 using multinode::DataType;
 
-constexpr std::array redops = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum};
+constexpr std::array redops = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg};
 constexpr std::array sizes = {1, 2, 3, 4, 8, 64, 300, 1000};
 constexpr int block = 2;
 constexpr Source all{Source::all, block};
@@ -29,11 +29,6 @@ void for_every_reduction(Function&& function) {
 
 bool is_float(DataType type) {
   return multinode::with_type(type, [](auto zero) { return !std::is_integral_v<decltype(zero)>; });
-}
-
-// The value with which an element of `rank` enters the reduction.
-std::int64_t term(const Values& values, const Values::Of& of, int rank, std::size_t index) {
-  return values.element(rank, block, index) * (of.redop == Redop::mulsum ? premultiplier(rank) : 1);
 }
 
 std::int64_t reduced(Redop redop, std::int64_t x, std::int64_t y) {
@@ -64,8 +59,9 @@ std::vector<std::byte> stored(const Values::Of& of, std::span<const std::int64_t
 std::vector<std::int64_t> reduction_of_all(const Values& values, const Values::Of& of, std::size_t count) {
   std::vector<std::int64_t> results(count);
   for (std::size_t i = 0; i < count; ++i) {
-    results[i] = term(values, of, 0, i);
-    for (int rank = 1; rank < of.ranks; ++rank) results[i] = reduced(of.redop, results[i], term(values, of, rank, i));
+    results[i] = values.element(0, block, i);
+    for (int rank = 1; rank < of.ranks; ++rank)
+      results[i] = reduced(of.redop, results[i], values.element(rank, block, i));
   }
   return results;
 }
@@ -114,7 +110,7 @@ TEST(Values, PartialResultsAreExactInEveryOrder) {
     for (std::size_t index = 0; index < Values::period; index += 683) {
       double sum = 0, product = 1;
       for (int rank = 0; rank < of.ranks; ++rank) {
-        const auto part = static_cast<double>(term(values, of, rank, index));
+        const auto part = static_cast<double>(values.element(rank, block, index));
         ASSERT_GE(part, least) << what;
         ASSERT_LE(part, exact) << what;
         sum += std::abs(part);
@@ -174,7 +170,7 @@ TEST(Values, AMissingRankShows) {
     std::vector<bool> hidden(static_cast<std::size_t>(of.ranks), true);
     for (std::size_t i = 0; i < Values::period && std::ranges::count(hidden, true); ++i) {
       std::vector<std::int64_t> before, after;  // reductions of the ranks up to each, and from each on
-      for (int rank = 0; rank < of.ranks; ++rank) before.push_back(term(values, of, rank, i));
+      for (int rank = 0; rank < of.ranks; ++rank) before.push_back(values.element(rank, block, i));
       after = before;
       for (std::size_t r = 1; r < before.size(); ++r) before[r] = reduced(of.redop, before[r - 1], before[r]);
       for (std::size_t r = after.size() - 1; r-- > 0;) after[r] = reduced(of.redop, after[r + 1], after[r]);
@@ -193,9 +189,9 @@ TEST(Values, AMissingRankShows) {
       std::vector<std::int64_t> without(5000);
       for (std::size_t i = 0; i < without.size(); ++i) {
         const int first = missing == 0 ? 1 : 0;
-        without[i] = term(values, of, first, i);
+        without[i] = values.element(first, block, i);
         for (int rank = first + 1; rank < of.ranks; ++rank)
-          if (rank != missing) without[i] = reduced(of.redop, without[i], term(values, of, rank, i));
+          if (rank != missing) without[i] = reduced(of.redop, without[i], values.element(rank, block, i));
       }
       EXPECT_GT(values.count_wrong(stored(of, without), all), 0u) << what << " without rank " << missing;
     }
