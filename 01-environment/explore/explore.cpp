@@ -14,8 +14,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -30,7 +28,6 @@ struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> require_equal;
   Required required;
-  std::int64_t since = 0;  // nanoseconds of CLOCK_REALTIME
 };
 
 // The name of the variable that gave each value. Values that were computed from others have none.
@@ -103,13 +100,9 @@ bool judge(const Processes& processes, const Options& options, multinode::JsonLi
 }
 
 int explore_world(World& world, const Options& options) {
-  // World's meeting was a barrier.
-  const std::chrono::nanoseconds met = std::chrono::system_clock::now().time_since_epoch();
-  json process = what_this_process_sees(world, options.required);
-  process["first_barrier_ms"] = options.since == 0 ? json() : json(double(met.count() - options.since) / 1e6);
-
+  const std::string this_process = what_this_process_sees(world, options.required).dump();
   Processes processes;
-  for (const std::string& text : world.gather_on_rank_0("what the processes see", process.dump()))
+  for (const std::string& text : world.gather_on_rank_0("what the processes see", this_process))
     processes.push_back(json::parse(text));
   if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
 
@@ -117,11 +110,6 @@ int explore_world(World& world, const Options& options) {
   json_lines.write(multinode::fingerprint(world));
   for (const json& process : processes) json_lines.write(process);
   print(processes, std::cout);
-  if (options.since != 0) {
-    double last = 0;
-    for (const json& process : processes) last = std::max(last, process.at("first_barrier_ms").get<double>());
-    std::cout << "\nall ranks have passed the first barrier " << std::round(last * 10) / 10 << " ms after --since\n";
-  }
   return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
 }
 
@@ -141,14 +129,10 @@ int explore_main(int argc, char** argv) {
     ("require-command", po::value(&options.required.commands)->value_name("NAME"),
      "fail if a process does not find this command on its PATH")
     ("require-library", po::value(&options.required.libraries)->value_name("NAME"),
-     "fail if a process cannot load this library, such as libnccl.so.2")
-    ("since", po::value(&options.since)->value_name("NANOSECONDS"),
-     "print the time from this moment to the first barrier: --since $(date +%s%N)");
+     "fail if a process cannot load this library, such as libnccl.so.2");
   // clang-format on
   program.validate = [&] {
     for (const std::string& list : options.require_equal) explore::parse_items(list);
-    if (options.since < 0)
-      throw multinode::UsageError("--since must be the nanoseconds since 1970, as date +%s%N prints them");
   };
   program.same_versions = false;  // versions may differ: explore reports it
   return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });

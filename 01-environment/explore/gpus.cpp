@@ -53,21 +53,6 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
-nlohmann::json peers(int count) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (int from = 0; from < count; ++from) {
-    nlohmann::json row = nlohmann::json::array();
-    for (int to = 0; to < count; ++to) {
-      int access = 0, rank = 0;
-      if (from != to) multinode::check(cudaDeviceCanAccessPeer(&access, from, to));
-      if (access) multinode::check(cudaDeviceGetP2PAttribute(&rank, cudaDevP2PAttrPerformanceRank, from, to));
-      row.push_back(from == to ? nlohmann::json() : access ? nlohmann::json(rank) : nlohmann::json(false));
-    }
-    rows.push_back(row);
-  }
-  return rows;
-}
-
 }  // namespace
 
 #endif
@@ -77,7 +62,6 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
   const char* why = "the driver lists no GPU";
 #ifdef MULTINODE_HAVE_CUDA
   nlohmann::json& devices = gpus["devices"] = nlohmann::json::array();
-  std::vector<std::string> addresses;
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   why = error == cudaSuccess ? "CUDA sees no device" : cudaGetErrorString(error);
@@ -90,11 +74,6 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
                        {"uuid", text_of(properties.uuid)},
                        {"pci", pci},
                        {"memory_bytes", properties.totalGlobalMem}});
-    addresses.emplace_back(pci);
-  }
-  if (addresses.size() > 1) {
-    gpus["peers"] = peers(count);
-    if (const auto links = nvlinks(addresses); !links.is_null()) gpus["nvlinks"] = links;
   }
 #endif
   if (gpus["devices"].empty()) gpus["none_because"] = gpus["driver"] == "none" ? "NVIDIA's driver is not loaded" : why;

@@ -76,16 +76,6 @@ std::vector<std::string> gpus(const json& p) {
     lines.push_back(fmt::format("{}, {}, PCI {}, {}, driver {}", text(gpu.at("name")),
                                 bytes_or(gpu.value("memory_bytes", json()), "? memory"), text(gpu.at("pci")),
                                 text(gpu.at("uuid")), text(all.at("driver"))));
-  const auto table = [&](const char* what, const char* member, const std::string& before) {
-    const json rows = all.value(member, json::array());
-    for (std::size_t from = 0; from < rows.size(); ++from) {
-      std::string line = fmt::format("{} from {} to each:", what, from);
-      for (const json& to : rows[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : before + to.dump();
-      lines.push_back(line);
-    }
-  };
-  table("direct access", "peers", " rank ");
-  table("NVLinks", "nvlinks", " ");
   if (lines.empty()) lines.push_back("none: " + all.value("none_because", "unknown"));
   return lines;
 }

@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,16 +31,9 @@ std::string nvidia_driver(const std::filesystem::path& root);
 // The node's GPUs, as the driver lists them in ROOT/proc/driver/nvidia/gpus: an array of {name, uuid, pci}.
 nlohmann::json gpus_of_driver(const std::filesystem::path& root);
 
-// Members: driver; devices, an array of {name, uuid, pci, memory_bytes}; none_because if devices is empty; and if CUDA
-// sees several devices, peers and (with NVML) nvlinks. peers has one row per device with one value per device: null for
-// itself, false if it cannot access the other's memory directly, else CUDA's performance rank of the link. Devices come
+// Members: driver; devices, an array of {name, uuid, pci, memory_bytes}; none_because if devices is empty. Devices come
 // from CUDA, in its order and limited by CUDA_VISIBLE_DEVICES; in a build without CUDA, from the driver.
 nlohmann::json read_gpus(const std::filesystem::path& root);
-
-// nvlinks.cpp: one row per GPU, named by its PCI address ("0000:1b:00.0"): the number of active NVLinks to each GPU,
-// null for itself. Two GPUs on NVSwitches have as many as the one with fewer links to switches. The numbers come from
-// NVML, NVIDIA's management library, which comes with the driver; null if it is missing or does not know a GPU.
-nlohmann::json nvlinks(std::span<const std::string> pci, const std::string& library = "libnvidia-ml.so.1");
 
 // network.cpp
 

@@ -67,7 +67,6 @@ void read_fields(const Fields& fields, Agent& agent) {
   fields.text("host", agent.host, longest_name);
   fields.number("pid", agent.pid, 0, std::numeric_limits<pid_t>::max());
   fields.number("processes", agent.processes, 1, most_processes);
-  fields.text("role", agent.role, longest_text);
   fields.text("run_id", agent.run_id, longest_name);
   if (!agent.run_id.empty() && !is_run_id(agent.run_id)) fields.wrong("run_id");
   fields.number("max_restarts", agent.max_restarts, 0, 1'000'000);
@@ -89,9 +88,6 @@ void read_fields(const Fields& fields, Place& place) {
   fields.number("local_size", place.local_size, 1, place.world_size - place.rank);
   fields.number("node_count", place.node_count, 1, most_nodes);
   fields.number("node", place.node, 0, place.node_count - 1);
-  fields.text("role", place.role, longest_text);
-  fields.number("role_size", place.role_size, 1, place.world_size);
-  fields.number("role_rank", place.role_rank, 0, place.role_size - 1);
 }
 
 json json_of(const Agent& a) {
@@ -99,7 +95,6 @@ json json_of(const Agent& a) {
           {"host", a.host},
           {"pid", a.pid},
           {"processes", a.processes},
-          {"role", a.role},
           {"run_id", a.run_id},
           {"max_restarts", a.max_restarts},
           {"master_address", a.master_address},
@@ -115,10 +110,7 @@ json json_of(const Place& p) {
           {"local_rank", p.local_rank},
           {"local_size", p.local_size},
           {"node", p.node},
-          {"node_count", p.node_count},
-          {"role", p.role},
-          {"role_rank", p.role_rank},
-          {"role_size", p.role_size}};
+          {"node_count", p.node_count}};
 }
 
 // Bytes that are no UTF-8, as in the name of a program, are replaced.
@@ -170,7 +162,6 @@ Round parse_round(const std::string& text, const Agent& agent, int nodes) {
   const Place& first = round.first;
   if (first.node != agent.node || first.node_count != nodes) fields.wrong("node");
   if (first.local_size != agent.processes) fields.wrong("local_size");
-  if (first.role != agent.role) fields.wrong("role");
   fields.text("store_host", round.store_host, longest_text);
   fields.number("error_status", round.error_status, 0, 255);
   fields.text("error", round.error, longest_text);

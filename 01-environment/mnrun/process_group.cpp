@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -70,10 +69,8 @@ std::vector<Round> rounds(std::span<const Agent> agents) {
   Round round;
   round.master = agents[0];
   int ranks = 0;
-  std::map<std::string, int> sizes, role_ranks;
   for (const Agent& agent : agents) {
     round.first.world_size = ranks += agent.processes;
-    sizes[agent.role] += agent.processes;
     if (agent.hosts_store) round.store_host = agent.name();
     if (agent.error_status && !round.error_status)
       round.error_status = agent.error_status, round.error = agent.name() + ": " + agent.error;
@@ -87,10 +84,6 @@ std::vector<Round> rounds(std::span<const Agent> agents) {
     first.rank = std::exchange(ranks, ranks + agent.processes);
     first.local_size = agent.processes;
     first.node = static_cast<int>(result.size());
-    first.role = agent.role;
-    int& role_rank = role_ranks[agent.role];
-    first.role_rank = std::exchange(role_rank, role_rank + agent.processes);
-    first.role_size = sizes[agent.role];
     result.push_back(round);
   }
   return result;
@@ -101,7 +94,6 @@ std::vector<Place> places(const Place& first) {
   for (int i = 0; i < first.local_size; ++i) {
     Place& place = result[static_cast<std::size_t>(i)];
     place.rank += i;
-    place.role_rank += i;
     place.local_rank = i;
   }
   return result;
@@ -121,9 +113,9 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
       {"LOCAL_WORLD_SIZE", text(place.local_size)},
       {"GROUP_RANK", text(place.node)},
       {"GROUP_WORLD_SIZE", text(place.node_count)},
-      {"ROLE_NAME", place.role},
-      {"ROLE_RANK", text(place.role_rank)},
-      {"ROLE_WORLD_SIZE", text(place.role_size)},
+      {"ROLE_NAME", options.role},  // the run has one role
+      {"ROLE_RANK", text(place.rank)},
+      {"ROLE_WORLD_SIZE", text(place.world_size)},
       {"MASTER_ADDR", round.master.master_address},
       {"MASTER_PORT", text(round.master.master_port)},
       {"MNRUN_STORE", round.store},

@@ -21,7 +21,6 @@ struct Agent {
   std::string host;
   pid_t pid = 0;
   int processes = 1;
-  std::string role = "default";
   std::string run_id;  // this and the next three: all nodes use those of node 0
   int max_restarts = 0;
   std::string master_address;
@@ -38,8 +37,6 @@ struct Place {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_size = 1;
   int node = 0, node_count = 1;
-  std::string role;
-  int role_rank = 0, role_size = 1;
 };
 
 // What a node knows about one start of the run. Its size does not grow with the number of nodes.

@@ -240,7 +240,6 @@ int supervise(Options options) {
   Agent agent;
   agent.host = multinode::host_name();
   agent.pid = getpid();
-  agent.role = options.role;
   multinode::ChildCommand common;
   common.file = prepare(options, agent);
   // Two pipes per process, and its connections to the store, can exceed the usual soft limit of 1024 descriptors.

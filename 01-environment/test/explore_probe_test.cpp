@@ -116,14 +116,6 @@ TEST(Gpus, DriverAndDevicesFromItsFiles) {
                   {{"name", "unknown"}, {"uuid", "unknown"}, {"pci", "0000:65:00.0"}}}));
 }
 
-TEST(Gpus, NvlinksDirectAndOverASwitch) {
-  const std::vector<std::string> pci{"0001:00:00.0", "0001:01:00.0", "0001:02:00.0"};
-  EXPECT_EQ(explore::nvlinks(pci, PATH_nvml_stand_in), json::parse("[[null,3,1],[3,null,2],[1,2,null]]"));
-  const std::vector<std::string> unknown{"0001:00:00.0", "0001:09:00.0"};
-  EXPECT_EQ(explore::nvlinks(unknown, PATH_nvml_stand_in), nullptr);
-  EXPECT_EQ(explore::nvlinks(pci, "libno-such-library.so"), nullptr);
-}
-
 TEST(Cgroup, UnlimitedIsNull) {
   TemporaryFolder tree;
   tree.write("proc/self/cgroup", "0::/slurm/job_7");
@@ -199,14 +191,6 @@ TEST(Required, FoundOrWhyNot) {
   EXPECT_EQ(all[2]["found"], bin + "/tool");
   EXPECT_EQ(all[5]["problem"], "not on the PATH");
   EXPECT_EQ(all[9]["problem"], "cannot open shared object file: No such file or directory");
-}
-
-TEST(Cpus, RangesAreFormattedAndParsed) {
-  for (const auto& [text, list] : std::map<std::string, std::vector<int>>{
-           {"", {}}, {"7", {7}}, {"0-1", {0, 1}}, {"0-2,8,10-11", {0, 1, 2, 8, 10, 11}}}) {
-    EXPECT_EQ(multinode::ranges(list), text);
-    EXPECT_EQ(multinode::cpus_in(text), list);
-  }
 }
 
 TEST(Cpus, AllowedIsTheAffinity) {

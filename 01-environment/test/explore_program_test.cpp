@@ -73,22 +73,6 @@ TEST(Explore, Alone) {
   expect_result(folder / "result", 1, 1, "none");
 }
 
-TEST(Explore, UnderMpirun) {
-#ifndef MULTINODE_HAVE_MPI
-  GTEST_SKIP() << "this build has no MPI";
-#endif
-  const std::string variable = mpi_rank_variable();
-  const std::string launcher = is_open_mpi() ? "Open MPI" : "MPICH";
-  for (const int ranks : {4, 1, 7}) {
-    const TemporaryFolder folder;
-    const Result result =
-        run(under_mpirun(ranks, command({"--json", folder / "result", "--require-equal", "program"})));
-    EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_SAYS(result.out, ", launcher: " + launcher + "; rank from " + variable + ", ");
-    expect_result(folder / "result", std::size_t(ranks), 1, launcher);
-  }
-}
-
 TEST(Explore, UnderMnrun) {
   for (const int ranks : {4, 1, 7}) {
     const TemporaryFolder folder;
@@ -98,25 +82,6 @@ TEST(Explore, UnderMnrun) {
     EXPECT_SAYS(result.out, "equal: kernel: all have ");
     expect_result(folder / "result", std::size_t(ranks), 1, "mnrun");
   }
-}
-
-// Two agents on this machine, with 2 and 1 processes, play two nodes.
-TEST(Explore, OnTwoNodes) {
-  const TemporaryFolder folder;
-  const FreePort port;
-  const std::string meeting = "--rdzv-endpoint=127.0.0.1:" + std::to_string(port.number());
-  const auto agent = [&](const std::string& rank, const std::string& processes) {
-    const std::string node = "--node-rank=" + rank, each = "--nproc-per-node=" + processes;
-    return std::vector<std::string>{PATH_mnrun, "--nnodes=2", meeting,  node,
-                                    each,       PATH_explore, "--json", folder / "result"};
-  };
-  Process first(agent("0", "2")), second(agent("1", "1"));
-  const Result head = first.wait(), other = second.wait();
-  EXPECT_EQ(head.status, 0) << head.all();
-  EXPECT_EQ(other.status, 0) << other.all();
-  EXPECT_SAYS(head.out, "3 processes on 2 nodes, launcher: mnrun");
-  EXPECT_EQ(other.out, "") << "only rank 0 prints";
-  expect_result(folder / "result", 3, 2, "mnrun");
 }
 
 TEST(Explore, ReportsAMissingFileOrLibrary) {
@@ -137,8 +102,6 @@ TEST(Explore, WrongOptionsAreRefused) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
       {{"--require-equal", "kernel,colour"}, "unknown item 'colour'; the items are launcher, program, mpi, "},
       {{"--require-equal", ""}, "--require-equal"},
-      {{"--since", "-3"}, "--since"},
-      {{"--since", "soon"}, "since"},
       {{"--require"}, "require"},
       {{"stray"}, "only options are expected"},
       {{"--json", "/nowhere/at/all"}, "/nowhere/at/all"}};
@@ -150,33 +113,6 @@ TEST(Explore, WrongOptionsAreRefused) {
     EXPECT_EQ(result.out, "");
   }
 }
-
-TEST(Explore, PrintsTheTimeOfTheFirstBarrier) {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  const Result result =
-      under_mnrun(4, {"--since", std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count())});
-  EXPECT_EQ(result.status, 0) << result.all();
-  std::smatch found;
-  ASSERT_TRUE(std::regex_search(result.out, found, std::regex(R"(passed the first barrier ([0-9.]+) ms after)")))
-      << result.all();
-  const double ms = std::stod(found[1]);
-  EXPECT_GT(ms, 0);
-  EXPECT_LT(ms, result.seconds.count() * 1000 + 1000);
-  RecordProperty("first_barrier_ms", found[1].str());
-}
-
-#ifdef EMULATED_GPU
-TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
-  const TemporaryFolder folder;
-  const Result result = run(command({"--json", folder / "result"}), on_emulated_gpus(3));
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "direct access from 0 to each: - rank 0 rank 0\n");
-  EXPECT_SAYS(result.out, "direct access from 2 to each: rank 0 rank 0 -\n");
-  EXPECT_EQ(json_lines(folder / "result").at(1).at("gpus").at("peers"),
-            json::parse("[[null,0,0],[0,null,0],[0,0,null]]"));
-  EXPECT_EQ(occurrences(run(command({}), on_emulated_gpus(1)).out, "direct access"), 0u);
-}
-#endif
 
 TEST(Explore, DoesNotPrintSecrets) {
   const TemporaryFolder folder;

@@ -141,55 +141,11 @@ TEST(MnOptions, NumberOfProcesses) {
     EXPECT_THROW(mnrun::count_processes(bad), UsageError);
 }
 
-mnrun::Agent agent(int node, int processes, std::string role = "default") {
+mnrun::Agent agent(int node, int processes) {
   mnrun::Agent a;
   a.node = node;
   a.processes = processes;
-  a.role = std::move(role);
   return a;
-}
-
-TEST(Places, NumberedNodeByNodeAndWithinEachRole) {
-  const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
-  const int role_ranks[] = {0, 1, 0, 1, 2, 2};
-  const std::vector<mnrun::Round> rounds = mnrun::rounds(agents);
-  int next = 0;
-  for (const mnrun::Agent& its_agent : agents) {
-    const auto places = mnrun::places(rounds.at(static_cast<std::size_t>(its_agent.node)).first);
-    ASSERT_EQ(static_cast<int>(places.size()), its_agent.processes);
-    for (int local = 0; local < its_agent.processes; ++local, ++next) {
-      const mnrun::Place& place = places[static_cast<std::size_t>(local)];
-      EXPECT_EQ(place.rank, next);
-      EXPECT_EQ(place.world_size, 6);
-      EXPECT_EQ(place.local_rank, local);
-      EXPECT_EQ(place.local_size, its_agent.processes);
-      EXPECT_EQ(place.node, its_agent.node);
-      EXPECT_EQ(place.node_count, 3);
-      EXPECT_EQ(place.role, its_agent.role);
-      EXPECT_EQ(place.role_rank, role_ranks[next]);
-      EXPECT_EQ(place.role_size, 3);
-    }
-  }
-  EXPECT_EQ(next, 6);
-}
-
-TEST(Rounds, TellEachNodeOfTheStoreAndOfTheFirstError) {
-  mnrun::Agent agents[] = {agent(0, 1), agent(1, 2), agent(2, 1)};
-  agents[0].run_id = "r";
-  agents[0].max_restarts = 7;
-  agents[1].hosts_store = true;
-  agents[1].error_status = 127, agents[1].error = "not found";
-  agents[2].error_status = 2, agents[2].error = "later";
-  for (const mnrun::Round& round : mnrun::rounds(agents)) {
-    EXPECT_EQ(round.master.run_id, "r");
-    EXPECT_EQ(round.master.max_restarts, 7);
-    EXPECT_EQ(round.store_host, agents[1].name());
-    EXPECT_EQ(round.error_status, 127);
-    EXPECT_EQ(round.error, agents[1].name() + ": not found");
-    EXPECT_EQ(round.first.world_size, 4);
-    EXPECT_EQ(round.first.node_count, 3);
-    EXPECT_EQ(round.first.role, "default");
-  }
 }
 
 // What agents read from the store, with a value of each kind that a stranger might write there.
@@ -221,7 +177,7 @@ TEST(Messages, HostileValuesAreRefused) {
   const std::vector<nlohmann::json> no_names{"../../etc", "a/b", "..", ".hidden", "a b", std::string(300, 'x'), 7};
   for (const char* field :
        {"/first/rank", "/first/world_size", "/first/local_rank", "/first/local_size", "/first/node",
-        "/first/node_count", "/first/role_rank", "/first/role_size", "/master/node", "/master/processes",
+        "/first/node_count", "/master/node", "/master/processes",
         "/master/max_restarts", "/master/master_port", "/master/pid", "/error_status", "/master/error_status"})
     for (const auto& value : no_numbers) refused(changed(round, field, value), round_of_1);
   for (const auto& value : no_names)
@@ -230,7 +186,6 @@ TEST(Messages, HostileValuesAreRefused) {
     refused(changed(round, "/master/master_address", value), round_of_1);
   EXPECT_SAYS(refused(changed(round, "/first/local_size", 7), round_of_1), "local_size") << "7 processes, not 2";
   EXPECT_SAYS(refused(changed(round, "/first/node", 0), round_of_1), "node") << "another node's";
-  EXPECT_SAYS(refused(changed(round, "/first/role", "other"), round_of_1), "role");
   for (const char* field : {"/master", "/first", "/store_host", "/error"})
     for (const nlohmann::json& value : {nlohmann::json(7), nlohmann::json(nullptr), nlohmann::json::array()})
       refused(changed(round, field, value), round_of_1);
@@ -262,14 +217,14 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
   mnrun::Round round = mnrun::rounds({&master, 1})[0];
   round.restart = 3;
   round.store = "127.0.0.1:6";
-  const Options options = parsed({"-e", "A=mine", "-e", "RANK=9", "p"});
+  const Options options = parsed({"--role", "trainer", "-e", "A=mine", "-e", "RANK=9", "p"});
   const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
                                  {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
   const auto list = mnrun::environment_of(mnrun::places(round.first)[1], round, options, inherited);
   const Words expected = words(
       "A=mine GROUP_RANK=0 GROUP_WORLD_SIZE=1 HOME=/h LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
       "MASTER_PORT=5 "
-      "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=default "
+      "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=trainer "
       "ROLE_RANK=1 ROLE_WORLD_SIZE=2 WORLD_SIZE=2");
   EXPECT_EQ(list, expected);
 }

@@ -105,21 +105,6 @@ TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
   EXPECT_LT(r.seconds.count(), 30);
 }
 
-TEST(Mnrun, AKilledProcessEndsTheOthers) {
-  Process mnrun(on_one_node(4, "echo ready; exec sleep 60"));
-  expect_each(mnrun, "ready", 4);
-  std::vector<pid_t> pids;
-  for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(process_of(mnrun, rank));
-  kill(pids[3], SIGKILL);
-  const Result r = mnrun.wait();
-  EXPECT_LT(r.seconds.count(), 60) << "it waited for their sleep";
-  EXPECT_EQ(r.status, 137);
-  EXPECT_SAYS(r.err, "rank 3 (node 0, host ");
-  EXPECT_SAYS(r.err, "pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n");
-  EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
-  for (const pid_t pid : pids) EXPECT_FALSE(is_running(pid));
-}
-
 // The kernel closes a killed process's connections before its parent can wait for it.
 TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
   const TemporaryFolder folder;
@@ -554,42 +539,6 @@ TEST(Mnrun, DoesNotWaitForADaemonThatKeepsThePipeOpen) {
   EXPECT_EQ(kill(std::stoi(text_of(file)), SIGKILL), 0);  // it left the process group and is still running
 }
 
-TEST(Mnrun, AsAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  const TemporaryFolder folder;
-  chmod(folder.path().c_str(), 0755);
-  const auto copy = folder / "mnrun";
-  std::filesystem::copy_file(PATH_mnrun, copy);
-  const auto as_nobody = [&](Words words) {
-    Words all = {"setpriv",     "--reuid=65534", "--regid=65534",    "--clear-groups",
-                 copy.string(), "--standalone",  "--nproc-per-node", "2"};
-    all.insert(all.end(), words.begin(), words.end());
-    return run(all);
-  };
-  EXPECT_EQ(occurrences(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
-  const Result r = as_nobody({"-r", "3", "--log-dir", folder.path().string(), "true"});
-  EXPECT_EQ(r.status, 2);
-  EXPECT_SAYS(r.err, "--log-dir " + folder.path().string() + ": Permission denied");
-}
-
-// Two users with the same command line, and no --rdzv-id.
-TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  const FreePort port;
-  Process head(agent(2, 0, port, {"true"}));
-  const TemporaryFolder folder;
-  chmod(folder.path().c_str(), 0755);
-  Words other = agent(2, 1, port, {"true"});
-  other[0] = folder / "mnrun";
-  std::filesystem::copy_file(PATH_mnrun, other[0]);
-  other.insert(other.begin(), {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
-  const Result refused = run(other);
-  EXPECT_EQ(refused.status, 2);
-  EXPECT_SAYS(refused.err, " are another user's, have another secret, or have an --rdzv-id: give all nodes");
-  EXPECT_EQ(run(agent(2, 1, port, {"true"})).status, 0);
-  EXPECT_EQ(head.wait().status, 0);
-}
-
 // A stranger who knows the user's ID, the run's name and the port, beside a run that ends with status 3.
 TEST(MnrunTwoNodes, AStrangerForgesNothing) {
   for (const std::string id : {"", "a"}) {
@@ -643,26 +592,6 @@ TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
   EXPECT_EQ(lines_with(a.out, "[rank 0] "), (Words{"0/3 0/2 0/2", common}));
   EXPECT_EQ(lines_with(a.out, "[rank 1] "), (Words{"1/3 1/2 0/2", common}));
   EXPECT_EQ(lines_with(b.out, "[rank 2] "), (Words{"2/3 0/1 1/2", common}));
-}
-
-TEST(MnrunTwoNodes, MeetByArrival) {
-  const FreePort free_port;
-  const std::string endpoint = "localhost:" + std::to_string(free_port.number());
-  std::vector<std::unique_ptr<Process>> nodes;
-  for (int i = 0; i < 3; ++i)
-    nodes.push_back(std::make_unique<Process>(
-        mnrun_with({"--nnodes", "3", "--nproc-per-node", std::to_string(i + 1), "--rdzv-backend", "c10d",
-                    "--rdzv-endpoint", endpoint, "--rdzv-id", "x", "--timeout", "100"},
-                   "echo rank $RANK; echo node $GROUP_RANK")));
-  std::string out;
-  for (auto& node : nodes) {
-    const Result r = node->wait();
-    EXPECT_EQ(r.status, 0) << r.err;
-    out += r.out;
-  }
-  for (const std::string rank : {"0", "1", "2", "3", "4", "5"})
-    EXPECT_EQ(occurrences(out, "[rank " + rank + "] rank " + rank + "\n"), 1u) << out;
-  for (const std::string node : {"0", "1", "2"}) EXPECT_SAYS(out, "node " + node + "\n");
 }
 
 TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
@@ -737,13 +666,6 @@ TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
   const auto [a, b] = run.end_with(9);
   EXPECT_EQ(occurrences(a.out, "on"), 2u);
   EXPECT_SAYS(a.err, "rank 2 (node 1, ");
-}
-
-TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
-  TwoNodes run("echo ready; exec sleep 60");
-  ASSERT_TRUE(run.are_ready());
-  run.node[1]->signal(SIGTERM);
-  for (const Result& r : run.end_with(143)) EXPECT_SAYS(r.err, "node 1 (host ");
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
