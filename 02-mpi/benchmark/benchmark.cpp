@@ -48,6 +48,7 @@ class Benchmark {
         options_(options),
         ranks_(make_ranks(world, multinode::parse_backend(options.common.backend), options.usage)),
         json_(world.rank() == 0 ? options.common.json : ""),
+        csv_(world.rank() == 0 ? options.csv : ""),
         table_(std::cout, options.timestamps),
         random_(options.common.seed) {}
 
@@ -184,6 +185,7 @@ class Benchmark {
     table_.row(places);
     for (const Result& place : places) {
       json_.write(to_json(place));
+      csv_.write(place);
       results_.push_back(place);
     }
   }
@@ -380,6 +382,7 @@ class Benchmark {
   const Options& options_;
   std::unique_ptr<Ranks> ranks_;
   multinode::JsonLines json_;
+  CsvLines csv_;
   ResultTable table_;
   std::mt19937_64 random_;  // where --corrupt strikes
   std::uint64_t round_ = 0;

@@ -234,6 +234,7 @@ po::options_description Options::description(const Collective& collective) {
 
   OptionGroup output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
+  output.file("csv", csv, "file to write the table to, for a spreadsheet: one line per size and placement");
   output.zero_or_one("per_iter_timing,I", per_iteration, "time each call separately");
   output.zero_or_one("report_timestamps,S", timestamps, "print the time of day in each row");
 
@@ -255,6 +256,8 @@ void Options::validate() {
       throw UsageError("-J (--output_file) and --json name different files: leave out one");
     common.json = output_file_;
   }
+  if (!csv.empty() && csv == common.json)
+    throw UsageError("--csv and --json name the same file: give each a file of its own");
 
   if (given_.step_bytes && step_factor > 0)
     throw UsageError("-i (--stepbytes) and -f (--stepfactor) are two ways to the next size: leave out one");

@@ -28,6 +28,7 @@ struct Options {
   Usage usage;
 
   bool sweep = false;
+  std::string csv;                      // --csv FILE
   std::optional<int> corrupt;           // the rank that corrupts an element
   std::vector<LeastBusbw> least_busbw;  // in order of from_size
   multinode::CommonOptions common;

@@ -3,6 +3,7 @@
 #include "statistics.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
@@ -107,6 +108,18 @@ std::vector<std::pair<const char*, nlohmann::json>> fields_of(const Result& resu
           {"rank_times_us", rank_times}};
 }
 
+// The names or the values of all fields that have one value. None of them can have a comma or a quote.
+std::string csv_line(const Result& result, bool names) {
+  std::vector<std::string> cells;
+  for (const auto& [name, value] : fields_of(result))
+    if (!value.is_array())
+      cells.push_back(names               ? name
+                      : value.is_null()   ? ""
+                      : value.is_string() ? value.get<std::string>()
+                                          : value.dump());
+  return multinode::join(cells, ",") + '\n';
+}
+
 }  // namespace
 
 std::string four_digits(double value) {
@@ -126,6 +139,20 @@ nlohmann::json to_json(const Result& result) {
   nlohmann::json object;
   for (auto& [name, value] : fields_of(result)) object[name] = std::move(value);
   return object;
+}
+
+CsvLines::CsvLines(const std::string& path) : path_(path) {
+  if (path_.empty()) return;
+  try {
+    file_ = multinode::open_in_place(path_, false);
+  } catch (const std::system_error& why) {
+    throw multinode::UsageError(std::string("--csv: ") + why.what());
+  }
+  multinode::write_all(file_.get(), csv_line(Result(), true), path_);
+}
+
+void CsvLines::write(const Result& result) {
+  if (!path_.empty()) multinode::write_all(file_.get(), csv_line(result, false), path_);
 }
 
 std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands) {

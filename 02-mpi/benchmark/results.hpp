@@ -1,6 +1,8 @@
-// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table and as
-// JSON lines, with the same numbers.
+// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table, as JSON
+// lines and as CSV, with the same numbers.
 #pragma once
+
+#include <multinode/base/descriptor.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -45,6 +47,19 @@ struct Result {
 // GB/s (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where
 // they do not exist.
 nlohmann::json to_json(const Result& result);
+
+// Writes what has one value in the JSON lines as CSV (RFC 4180, but lines end as everywhere on Unix): a line of names,
+// then a line for each result, flushed. An empty field is null. With an empty path it writes nothing. The constructor
+// throws UsageError if it cannot open the file; both throw std::system_error if they cannot write (a full disk).
+class CsvLines {
+ public:
+  explicit CsvLines(const std::string& path);
+  void write(const Result& result);
+
+ private:
+  std::string path_;
+  multinode::Descriptor file_;
+};
 
 // Four significant digits, but at most four decimals, and all of a whole number: 0.0012, 1.235, 123.5, 12346.
 std::string four_digits(double value);

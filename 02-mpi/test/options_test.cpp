@@ -58,7 +58,7 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_EQ(o.average, Average::mean);
     EXPECT_FALSE(o.timestamps || o.per_iteration || o.sweep);
     EXPECT_FALSE(o.corrupt);
-    EXPECT_TRUE(o.least_busbw.empty() && o.common.json.empty());
+    EXPECT_TRUE(o.least_busbw.empty() && o.common.json.empty() && o.csv.empty());
     EXPECT_EQ(o.common.timeout, std::chrono::seconds(60));
     EXPECT_EQ(o.usage.threads, 1);
     EXPECT_EQ(o.usage.ranks_per_thread, 1);
@@ -126,6 +126,7 @@ TEST(Options, MeanTheSameInEverySpelling) {
       {"-a", "--average", "3", [](const Options& o) { return o.average == Average::max; }},
       {"-I", "--per_iter_timing", "1", [](const Options& o) { return o.per_iteration; }},
       {"", "--corrupt", "1", [](const Options& o) { return o.corrupt == 1; }},
+      {"", "--csv", "a.csv", [](const Options& o) { return o.csv == "a.csv"; }},
       {"", "--json", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
       {"", "--backend", "gloo", [](const Options& o) { return o.common.backend == "gloo"; }},
   };
@@ -238,6 +239,7 @@ TEST(Refusal, OfWhatDoesNotGoTogether) {
                  "more than 100000 sizes from -b (--minbytes) to -e (--maxbytes): take larger steps with -f "
                  "(--stepfactor) or -i (--stepbytes)");
   expect_refused({"-J", "a", "--json", "b"}, "-J (--output_file) and --json name different files: leave out one");
+  expect_refused({"--csv", "a", "-J", "a"}, "--csv and --json name the same file: give each a file of its own");
   expect_refused({"-I", "1", "-G", "1"},
                  "-I (--per_iter_timing) cannot time single calls in a CUDA graph: leave out -I or -G (--cudagraph)");
   const std::string why =

@@ -258,6 +258,36 @@ TEST_P(PerfOnce, AMissingOrDoubledOrFalseRowIsFound) {
     EXPECT_SAYS(changed([&](auto& rows) { rows[3][key] = 1.5 * rows[3][key].template get<double>(); }), " is wrong: ");
 }
 
+TEST_P(PerfOnce, CsvHasTheRowsOfTheJson) {
+  const TemporaryFolder folder;
+  for (const Words& options : {Words{}, {"-c", "0"}}) {
+    const Outcome result = run("reduce", small + Words{"-o", "all", "-N", "2", "--csv", folder / "csv"} + options);
+    EXPECT_EQ(result.status, 0) << result.all();
+    std::ifstream file(folder / "csv");
+    const auto cells_of_line = [&] {
+      std::vector<std::string> cells;
+      std::string line, cell;
+      std::getline(file, line);
+      for (std::istringstream in(line + ','); std::getline(in, cell, ',');) cells.push_back(cell);
+      return cells;
+    };
+    const std::vector<std::string> names = cells_of_line();
+    EXPECT_EQ(names.size() + 2, result.rows.at(0).size());  // all but late_ranks and rank_times_us
+    for (const nlohmann::json& row : result.rows) {
+      const std::vector<std::string> cells = cells_of_line();
+      ASSERT_EQ(cells.size(), names.size());
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        const nlohmann::json& value = row.at(names[i]);
+        EXPECT_EQ(cells[i], value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump());
+      }
+    }
+    EXPECT_EQ(file.peek(), EOF);
+  }
+  const Result full = run("reduce", small + Words{"--csv", "/dev/full"});
+  EXPECT_EQ(full.status, 1) << full.all();
+  EXPECT_SAYS(full.err, "cannot write to /dev/full: No space left on device");
+}
+
 TEST_P(PerfOnce, WhatIsNotCheckedIsNotCalledRight) {
   for (const char* name : {"all_reduce", "gather"}) {
     const Outcome result = run(name, small + Words{"-c", "0"});
@@ -302,7 +332,8 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
                  {{{"-r", "4"}, "--root must be from 0 to 3, not 4"},
                   {{"--corrupt", "4"}, "--corrupt must be from 0 to 3, not 4"},
                   {{"--corrupt", "0", "-r", "1"}, "--corrupt: rank 0 receives no result of reduce with root 1"},
-                  {{"--iterz", "3"}, "unrecognised option '--iterz'"}});
+                  {{"--iterz", "3"}, "unrecognised option '--iterz'"},
+                  {{"--csv", "/nowhere/a.csv"}, "--csv: cannot write to /nowhere/a.csv: No such file"}});
   for (const auto& c : cases) {
     const Result result = run("reduce", c.options);
     EXPECT_EQ(result.status, 2) << testing::PrintToString(c.options) << result.all();

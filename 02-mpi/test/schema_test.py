@@ -1,4 +1,4 @@
-"""Validates what the programs write with --json against the JSON Schema in reference.md.
+"""Validates what the programs write with --json against the JSON Schema in reference.md, and the columns of --csv.
 
 usage: schema_test.py reference.md FOLDER-OF-THE-PROGRAMS [gloo]
 Exit status: 0 right, 1 wrong, 77 no jsonschema 4 (Debian: python3-jsonschema).
@@ -36,12 +36,15 @@ def lines_of(ranks, program, *options):
     """The objects that a program writes, whose exit status must be 0."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "json"
-        command = [str(programs / program), *options, "--json", str(file)]
+        table = pathlib.Path(folder) / "csv"
+        command = [str(programs / program), *options, "--json", str(file), "--csv", str(table)]
         if ranks > 1:
             command = [mpirun, "-n", str(ranks), *command]
         done = subprocess.run(command, env=environment, timeout=300, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         assert done.returncode == 0, f"{command}: exit status {done.returncode}\n{done.stdout}"
+        head = table.read_text().splitlines()[0]
+        assert f"```csv\n{head}\n```" in reference.read_text(), f"reference.md has not these columns of --csv: {head}"
         return [json.loads(line) for line in file.read_text().splitlines()]
 
 
