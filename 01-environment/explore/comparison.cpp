@@ -155,7 +155,7 @@ json differences(const Processes& processes) {
   return all;
 }
 
-std::string who(const Processes& processes, const std::vector<int>& ranks) {
+std::string named_ranks(const Processes& processes, const std::vector<int>& ranks) {
   std::vector<int> nodes;
   std::size_t covered = 0;
   for (const auto& [node, its_ranks] : ranks_of_nodes(processes))
@@ -178,7 +178,7 @@ std::string describe(const Processes& processes, const Item& item) {
   const bool majority = all[0].members.size() > all[1].members.size();
   const auto odd = std::span(all).subspan(majority ? 1 : 0);
   const auto shown = [&](const Group& group) {
-    const std::string some = who(processes, group.members);
+    const std::string some = named_ranks(processes, group.members);
     return some + (some.starts_with("node ") || some.starts_with("rank ") ? " has " : " have ") + group.value;
   };
   std::string text = fmt::format("{}: {}", item.name, multinode::join(first_of(odd), ", ", shown));
@@ -196,14 +196,15 @@ std::vector<std::string> missing(const Processes& processes) {
       if (processes[rank]["required"][i]["found"].is_null()) lacking.push_back(static_cast<int>(rank));
     if (lacking.empty()) continue;
     const json& thing = of_rank(processes, lacking.front())["required"][i];
-    lines.push_back(thing["kind"].get<std::string>() + " " + thing["name"].get<std::string>() + " is missing " +
-                    (lacking.size() == processes.size() ? "everywhere" : "on " + who(processes, lacking) + " only") +
-                    ": " + thing["problem"].get<std::string>());
+    lines.push_back(
+        thing["kind"].get<std::string>() + " " + thing["name"].get<std::string>() + " is missing " +
+        (lacking.size() == processes.size() ? "everywhere" : "on " + named_ranks(processes, lacking) + " only") + ": " +
+        thing["problem"].get<std::string>());
   }
   return lines;
 }
 
-std::vector<std::string> crowded(const Processes& processes) {
+std::vector<std::string> oversubscribed(const Processes& processes) {
   std::vector<std::string> lines;
   for (const auto& [node, ranks] : ranks_of_nodes(processes)) {
     std::size_t threads = 0;
@@ -220,8 +221,8 @@ std::vector<std::string> crowded(const Processes& processes) {
     if (double(threads) <= cpus) continue;
     const double each = std::max(1.0, std::floor(cpus / double(ranks.size())));
     lines.push_back(
-        fmt::format("{}: {} {} would start {} OpenMP threads on {:g} CPUs: {}", who(processes, ranks), ranks.size(),
-                    ranks.size() == 1 ? "process" : "processes", threads, cpus,
+        fmt::format("{}: {} {} would start {} OpenMP threads on {:g} CPUs: {}", named_ranks(processes, ranks),
+                    ranks.size(), ranks.size() == 1 ? "process" : "processes", threads, cpus,
                     threads > ranks.size() ? fmt::format("set OMP_NUM_THREADS={:g}", each) : "start fewer processes"));
   }
   return lines;

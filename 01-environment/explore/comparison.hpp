@@ -48,14 +48,14 @@ nlohmann::json differences(const Processes& processes);
 std::string describe(const Processes& processes, const Item& item);
 
 // "nodes 1-3 (hosts b, c, d)" for all processes of some nodes, "rank 5 (host b)" otherwise.
-std::string who(const Processes& processes, const std::vector<int>& ranks);
+std::string named_ranks(const Processes& processes, const std::vector<int>& ranks);
 
 // One line per required file, command or library that a process lacks: "command python3 is missing on node 1 (host b):
 // not on the PATH". Empty: nothing is missing.
 std::vector<std::string> missing(const Processes& processes);
 
 // One line per node whose processes would start more threads than it has CPUs (oversubscription), with advice.
-std::vector<std::string> crowded(const Processes& processes);
+std::vector<std::string> oversubscribed(const Processes& processes);
 
 // print.cpp: the report for people: one row per process, one block per node.
 void print(const Processes& processes, std::ostream& out);

@@ -48,7 +48,7 @@ json variables(const Launch& launch) {
   return all;
 }
 
-json what_this_process_sees(const World& world, const Required& required) {
+json probe_this_process(const World& world, const Required& required) {
   const Environment environment = multinode::current_environment();
   const auto path = environment.find("PATH");
   const std::vector<int> cpus = multinode::allowed_cpus();
@@ -72,17 +72,17 @@ json what_this_process_sees(const World& world, const Required& required) {
           {"limits", read_limits()},
           {"cgroup", read_cgroup("/")},
           {"container", read_container("/", environment)},
-          {"required", look_for(required, path == environment.end() ? "" : path->second)}};
+          {"required", find_required(required, path == environment.end() ? "" : path->second)}};
 }
 
 // Prints the differences. Returns whether all requirements are met.
-bool judge(const Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
+bool report_verdict(const Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
   const json differing = differences(processes);
   if (processes.size() > 1) std::cout << '\n';
   for (const Item& item : items())
     if (groups(processes, item).size() > 1) std::cout << "differs: " << describe(processes, item) << '\n';
   if (differing.empty() && processes.size() > 1) std::cout << "no difference between the ranks\n";
-  for (const std::string& line : crowded(processes)) std::cout << "note: " << line << '\n';
+  for (const std::string& line : oversubscribed(processes)) std::cout << "note: " << line << '\n';
 
   std::vector<std::string> failures = missing(processes);
   for (const std::string& list : options.require_equal)
@@ -100,7 +100,7 @@ bool judge(const Processes& processes, const Options& options, multinode::JsonLi
 }
 
 int explore_world(World& world, const Options& options) {
-  const std::string this_process = what_this_process_sees(world, options.required).dump();
+  const std::string this_process = probe_this_process(world, options.required).dump();
   Processes processes;
   for (const std::string& text : world.gather_on_rank_0("what the processes see", this_process))
     processes.push_back(json::parse(text));
@@ -110,7 +110,7 @@ int explore_world(World& world, const Options& options) {
   json_lines.write(multinode::fingerprint(world));
   for (const json& process : processes) json_lines.write(process);
   print(processes, std::cout);
-  return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
+  return report_verdict(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
 }
 
 }  // namespace

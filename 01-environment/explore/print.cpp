@@ -130,7 +130,7 @@ void print(const Processes& processes, std::ostream& out) {
                      nodes.size() == 1 ? "node" : "nodes", text(first.at("launcher")), sources(first));
   print_processes(processes, out);
   for (const auto& [node, ranks] : nodes) {
-    out << '\n' << who(processes, ranks) << '\n';
+    out << '\n' << named_ranks(processes, ranks) << '\n';
     print_node(processes[static_cast<std::size_t>(ranks.front())], out);  // which reports for its node
   }
   out << std::flush;

@@ -72,6 +72,6 @@ struct Required {
 
 // An array of {kind, name, found, problem}: found is the path (the name, for a library), or null; problem says why.
 // `path` is the PATH to look for commands in. Libraries are loaded, as a program would.
-nlohmann::json look_for(const Required& required, const std::string& path);
+nlohmann::json find_required(const Required& required, const std::string& path);
 
 }  // namespace explore

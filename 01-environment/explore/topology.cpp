@@ -25,7 +25,7 @@ struct Destroy {
 };
 
 // Objects of `type` that contain at least one of `cpus`.
-std::vector<int> touched(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_bitmap_t cpus) {
+std::vector<int> objects_with(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_bitmap_t cpus) {
   std::vector<int> numbers;
   for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(topology, type, o)) != nullptr;)
     if (hwloc_bitmap_intersects(o->cpuset, cpus)) numbers.push_back(static_cast<int>(o->os_index));
@@ -54,8 +54,8 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, [[maybe_unused]] const std
 
   const std::unique_ptr<hwloc_bitmap_s, Destroy> set(hwloc_bitmap_alloc());
   for (const int number : cpus) hwloc_bitmap_set(set.get(), static_cast<unsigned>(number));
-  cpu["cores"] = touched(made, HWLOC_OBJ_CORE, set.get()).size();
-  cpu["numa_nodes"] = multinode::ranges(touched(made, HWLOC_OBJ_NUMANODE, set.get()));
+  cpu["cores"] = objects_with(made, HWLOC_OBJ_CORE, set.get()).size();
+  cpu["numa_nodes"] = multinode::ranges(objects_with(made, HWLOC_OBJ_NUMANODE, set.get()));
   hwloc_obj* const package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
   const char* const model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
   cpu["machine"] = {{"model", model ? nlohmann::json(model) : nlohmann::json()},
@@ -75,7 +75,7 @@ struct Threads {
 };
 
 // The positive number that `variable` requests; of a list (OMP_NUM_THREADS=8,2) the first.
-std::optional<Threads> asked(const multinode::Environment& environment, const std::string& variable) {
+std::optional<Threads> requested(const multinode::Environment& environment, const std::string& variable) {
   const auto found = environment.find(variable);
   if (found == environment.end()) return std::nullopt;
   std::string_view text = found->second;
@@ -89,12 +89,13 @@ std::optional<Threads> asked(const multinode::Environment& environment, const st
 
 nlohmann::json predict_threads(const multinode::Environment& environment, std::size_t cpus) {
   const Threads by_set{cpus, "CPU set"};
-  Threads openmp = asked(environment, "OMP_NUM_THREADS").value_or(by_set);
-  if (const auto limit = asked(environment, "OMP_THREAD_LIMIT"); limit && limit->count < openmp.count) openmp = *limit;
+  Threads openmp = requested(environment, "OMP_NUM_THREADS").value_or(by_set);
+  if (const auto limit = requested(environment, "OMP_THREAD_LIMIT"); limit && limit->count < openmp.count)
+    openmp = *limit;
 
   Threads openblas = by_set;
   for (const char* variable : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"})
-    if (const auto wish = asked(environment, variable)) {
+    if (const auto wish = requested(environment, variable)) {
       openblas = wish->count <= cpus ? *wish : by_set;  // never more than there are CPUs
       break;
     }

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr milliseconds tell_timeout = 5s;
+constexpr milliseconds send_timeout = 5s;
 
 std::string random_id() { return multinode::random_token().substr(0, 16); }
 
@@ -34,21 +34,21 @@ std::string address_for_others(const multinode::Endpoint& to) {
 
 }  // namespace
 
-Agents::Agents(const Options& options, Agent this_agent, Say say)
+Agents::Agents(const Options& options, Agent this_agent, Print print)
     : options_(options),
       this_agent_(std::move(this_agent)),
-      say_(std::move(say)),
+      print_(std::move(print)),
       wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
   this_agent_.node = options.node_rank.value_or(0);
   this_agent_.run_id = options.run_id;
   this_agent_.max_restarts = options.max_restarts;
   if (options.nodes > 1) {
-    // The agents know only the user's secret and the command line. Their ranks' generation has a random id too.
+    // The agents know only the user's secret and the command line.
     const auto secret = multinode::read_secret(options.secret);
     const std::string run = options.run_id.empty() ? "user " + std::to_string(geteuid()) : "run " + options.run_id;
     token_ = multinode::token_for(secret, "agents of " + run);
     connect();
-    if (this_agent_.hosts_store && secret.bytes.empty()) say_(multinode::warning_without_secret(secret));
+    if (this_agent_.hosts_store && secret.bytes.empty()) print_(multinode::warning_without_secret(secret));
   } else {
     token_ = multinode::random_token();
     if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
@@ -65,8 +65,8 @@ Agents::~Agents() {
 }
 
 void Agents::join_threads() {
-  if (telling_.joinable()) telling_.join();
-  if (listening_.joinable()) listening_.join();
+  if (sending_.joinable()) sending_.join();
+  if (receiving_.joinable()) receiving_.join();
 }
 
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
@@ -92,13 +92,15 @@ void Agents::connect() {
   const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store" : "the node that hosts the store";
   try {
     const auto notice = std::min<milliseconds>(timeout, 10s);
-    const auto knock = [&](milliseconds limit) { multinode::TcpStore(endpoint_, limit, {.token = token_}).goodbye(); };
+    const auto check_store = [&](milliseconds limit) {
+      multinode::TcpStore(endpoint_, limit, {.token = token_}).goodbye();
+    };
     try {
-      knock(notice);
+      check_store(notice);
     } catch (const StoreTimeout&) {
       if (notice == timeout) throw;
-      say_("waiting for " + who + " at " + to_string(endpoint_));
-      knock(timeout - notice);
+      print_("waiting for " + who + " at " + to_string(endpoint_));
+      check_store(timeout - notice);
     }
   } catch (const StoreTimeout& e) {
     throw StoreTimeout(who + ", did not come: " + e.what());
@@ -111,12 +113,12 @@ void Agents::connect() {
                      "--secret-file that all nodes see), and each run its own port");
   }
   const multinode::protocol::Hello hello{.token = token_};
-  teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
-  listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
+  sender_ = std::make_unique<multinode::TcpStore>(endpoint_, send_timeout, hello);
+  receiver_ = std::make_unique<multinode::TcpStore>(endpoint_, send_timeout, hello);
 }
 
 std::string Agents::key(const std::string& name) const {
-  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_) + "/" + name;
+  return "mnrun/" + options_.run_id + "/" + std::to_string(attempt_) + "/" + name;
 }
 
 std::string Agents::end_key() const { return "mnrun/" + options_.run_id + "/end"; }
@@ -124,7 +126,7 @@ std::string Agents::end_key() const { return "mnrun/" + options_.run_id + "/end"
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
 void Agents::claim_node() {
   std::vector<int> candidates;
-  if (options_.node_rank || restart_ > 0) {
+  if (options_.node_rank || attempt_ > 0) {
     candidates = {this_agent_.node};
   } else {
     for (int i = 0; i < options_.nodes; ++i) candidates.push_back(i);
@@ -139,7 +141,7 @@ void Agents::claim_node() {
       this_agent_.master_port = program_port_.emplace().number();
     }
     const std::string text = text_of(this_agent_);
-    other = teller_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
+    other = sender_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
     if (other == text) return;
   }
   if (candidates.size() > 1)
@@ -150,10 +152,10 @@ void Agents::claim_node() {
 }
 
 // The value of `key`. While there is none, reports once which agents have not come; throws at the deadline.
-std::string Agents::await(const std::string& key, const std::function<std::string()>& missing) {
+std::string Agents::wait_for(const std::string& key, const std::function<std::string()>& missing) {
   for (;;) {
     try {
-      return teller_->get(key, std::min<milliseconds>(options_.join_timeout, 500ms));
+      return sender_->get(key, std::min<milliseconds>(options_.join_timeout, 500ms));
     } catch (const StoreTimeout&) {
     }
     if (const auto early = verdict()) throw Ended{*early};
@@ -165,7 +167,7 @@ std::string Agents::await(const std::string& key, const std::function<std::strin
           fmt::format("{} did not come to {} within {:g} s (--timeout)", who, to_string(endpoint_), seconds));
     }
     if (Clock::now() - meeting_since_ > 10s && !std::exchange(meeting_reported_, true))
-      say_("waiting for " + who + " at " + to_string(endpoint_));
+      print_("waiting for " + who + " at " + to_string(endpoint_));
   }
 }
 
@@ -179,7 +181,7 @@ std::vector<Agent> Agents::collect() {
     std::vector<std::size_t> nodes;
     for (std::size_t i = 0; i < agents.size(); ++i) {
       if (!came[i]) try {
-          agents[i] = parse_agent(teller_->get(agent_key(i), 0ms), static_cast<int>(i));
+          agents[i] = parse_agent(sender_->get(agent_key(i), 0ms), static_cast<int>(i));
           came[i] = true;
         } catch (const StoreTimeout&) {
           nodes.push_back(i);
@@ -188,51 +190,51 @@ std::vector<Agent> Agents::collect() {
     if (nodes.empty()) return std::string();
     std::string who = (nodes.size() > 1 ? "node ranks " : "node rank ") + multinode::join(nodes) + " of " +
                       std::to_string(options_.nodes);
-    if (who != published) teller_->set(key("missing"), who);
+    if (who != published) sender_->set(key("missing"), who);
     return published = std::move(who);
   };
   for (std::size_t i = 0; i < agents.size(); ++i)
-    if (!came[i]) agents[i] = parse_agent(await(agent_key(i), missing), static_cast<int>(i));
+    if (!came[i]) agents[i] = parse_agent(wait_for(agent_key(i), missing), static_cast<int>(i));
   return agents;
 }
 
-Round Agents::meet(int restart) try {
-  join_threads();  // of the start before: they use restart_
-  restart_ = restart;
+Attempt Agents::meet(int number) try {
+  join_threads();  // of the attempt before: they use attempt_
+  attempt_ = number;
   verdict_.reset();
-  first_.reset();
   std::uint64_t woken = 0;
-  while (read(wake_.get(), &woken, sizeof woken) > 0) continue;  // by the verdict of the start before
+  while (read(wake_.get(), &woken, sizeof woken) > 0) continue;  // by the verdict of the attempt before
   meeting_.emplace(options_.join_timeout);
   meeting_since_ = Clock::now();
   meeting_reported_ = false;
-  Round round;
+  Attempt attempt;
   if (options_.nodes == 1) {
     this_agent_.master_address = options_.master_address;
     this_agent_.master_port = options_.master_port ? options_.master_port : program_port_.emplace().number();
-    round = rounds({&this_agent_, 1})[0];
+    attempt = attempt_of_each_node({&this_agent_, 1})[0];
   } else {
     claim_node();
-    if (restart == 0) {
+    if (number == 0) {
       const Verdict gone{1, "the mnrun of " + this_agent_.name() + " is gone: lost the connection to it"};
-      listener_->set_on_disconnect(end_key(), text_of(gone));
+      receiver_->set_on_disconnect(end_key(), text_of(gone));
     }
-    listening_ = multinode::quiet_thread([this] { listen(); });
+    receiving_ = multinode::quiet_thread([this] { receive_verdict(); });
     if (this_agent_.node == 0) {
       int node = 0;
-      for (const Round& round : rounds(collect())) teller_->set(key("round/" + std::to_string(node++)), text_of(round));
+      for (const Attempt& one : attempt_of_each_node(collect()))
+        sender_->set(key("attempt/" + std::to_string(node++)), text_of(one));
     }
-    const std::string text = await(key("round/" + std::to_string(this_agent_.node)), [this] {
-      const std::string who = multinode::one_line(teller_->compare_set(key("missing"), "", ""));
+    const std::string text = wait_for(key("attempt/" + std::to_string(this_agent_.node)), [this] {
+      const std::string who = multinode::one_line(sender_->compare_set(key("missing"), "", ""));
       return who.empty() ? "node rank 0 of " + std::to_string(options_.nodes) : who;
     });
-    round = parse_round(text, this_agent_, options_.nodes);
+    attempt = parse_attempt(text, this_agent_, options_.nodes);
   }
-  round.restart = restart;
-  round.store = multinode::with_token({endpoint_, token_});
+  attempt.number = number;
+  attempt.store = multinode::with_token({endpoint_, token_});
   const std::lock_guard lock(mutex_);
-  store_host_ = round.store_host;
-  return round;
+  store_host_ = attempt.store_host;
+  return attempt;
 } catch (const multinode::StoreLost& e) {
   throw Ended{store_lost(e.what())};
 }
@@ -242,7 +244,7 @@ std::optional<Verdict> Agents::verdict() const {
   return verdict_;
 }
 
-void Agents::deliver(const Verdict& verdict) {
+void Agents::set_verdict(const Verdict& verdict) {
   const std::lock_guard lock(mutex_);
   if (verdict_) return;
   verdict_ = verdict;
@@ -250,21 +252,21 @@ void Agents::deliver(const Verdict& verdict) {
   if (write(wake_.get(), &one, sizeof one) < 0) return;  // the counter is full, so it is readable already
 }
 
-void Agents::listen() {
+void Agents::receive_verdict() {
   try {
     while (!ending_) {
       try {
-        // The end of the run is this start's verdict too, unless another came first: then it is that of the next.
-        const std::string end = listener_->compare_set(end_key(), "", "");
-        if (!end.empty()) listener_->compare_set(key("verdict"), "", end);
-        return deliver(parse_verdict(listener_->get(key("verdict"), 500ms)));
+        // The end of the run is this attempt's verdict too, unless another came first: then it is that of the next.
+        const std::string end = receiver_->compare_set(end_key(), "", "");
+        if (!end.empty()) receiver_->compare_set(key("verdict"), "", end);
+        return set_verdict(parse_verdict(receiver_->get(key("verdict"), 500ms)));
       } catch (const StoreTimeout&) {
       }
     }
   } catch (const BadMessage& e) {
-    deliver({1, e.what()});
+    set_verdict({1, e.what()});
   } catch (const std::exception& e) {
-    deliver(store_lost(e.what()));
+    set_verdict(store_lost(e.what()));
   }
 }
 
@@ -275,44 +277,38 @@ Verdict Agents::store_lost(const std::string& why) const {
                  : "the mnrun of " + store_host_ + " is gone: lost the connection to it and to the store"};
 }
 
-// In a separate thread, because the connection may hang for tell_timeout.
-void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
-  if (telling_.joinable()) telling_.join();
-  telling_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {
+// In a separate thread, because the connection may hang for send_timeout.
+void Agents::send(std::function<void()> message, const Verdict& if_that_fails) {
+  if (sending_.joinable()) sending_.join();
+  sending_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {
     try {
       message();
-    } catch (const std::exception&) {  // listen() has a better message, but perhaps later
-      deliver(if_that_fails);
+    } catch (const std::exception&) {  // receive_verdict() has a better message, but perhaps later
+      set_verdict(if_that_fails);
     }
   });
 }
 
 void Agents::propose(const Verdict& verdict) {
-  if (!teller_) return deliver(verdict);
-  tell([this, verdict] { teller_->compare_set(key("verdict"), "", text_of(verdict)); }, verdict);
+  if (!sender_) return set_verdict(verdict);
+  send([this, verdict] { sender_->compare_set(key("verdict"), "", text_of(verdict)); }, verdict);
 }
 
-void Agents::end(const Verdict& verdict) {
-  if (!teller_) return deliver(verdict);
-  tell(
+void Agents::end_run(const Verdict& verdict) {
+  if (!sender_) return set_verdict(verdict);
+  send(
       [this, verdict] {
-        for (const std::string& where : {end_key(), key("verdict")}) teller_->compare_set(where, "", text_of(verdict));
+        for (const std::string& where : {end_key(), key("verdict")}) sender_->compare_set(where, "", text_of(verdict));
       },
       verdict);
 }
 
-void Agents::note_first(const Verdict& failure) {
-  if (!first_) first_ = failure;
-  if (teller_) tell([this, failure] { teller_->compare_set(key("first"), "", text_of(failure)); }, failure);
-}
-
-void Agents::done() {
-  if (!teller_) return deliver(first_.value_or(Verdict{}));
-  tell(
+void Agents::report_done() {
+  if (!sender_) return set_verdict({});
+  send(
       [this] {
-        if (teller_->add(key("done"), 1) < options_.nodes) return;
-        const std::string result = teller_->compare_set(key("first"), "", text_of(Verdict{}));
-        teller_->compare_set(key("verdict"), "", result);
+        if (sender_->add(key("done"), 1) == options_.nodes)
+          sender_->compare_set(key("verdict"), "", text_of(Verdict{}));
       },
       {1, "the agents' store at " + to_string(endpoint_) + " is gone: lost the connection to it"});
 }
@@ -321,13 +317,13 @@ void Agents::leave() {
   ending_ = true;
   join_threads();
   try {
-    if (listener_) listener_->goodbye();
-    if (teller_) teller_->goodbye();
+    if (receiver_) receiver_->goodbye();
+    if (sender_) sender_->goodbye();
   } catch (const std::exception&) {
     // the connection is closed already
   }
   // The other nodes must still read the verdict.
-  if (server_ && options_.nodes > 1) server_->wait_for_disconnects(tell_timeout);
+  if (server_ && options_.nodes > 1) server_->wait_for_disconnects(send_timeout);
 }
 
 }  // namespace mnrun

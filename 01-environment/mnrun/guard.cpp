@@ -47,7 +47,7 @@ Guard::~Guard() {
   waitpid(process_, nullptr, 0);
 }
 
-void Guard::tell(pid_t group) const {
+void Guard::send(pid_t group) const {
   if (write(pipe_.get(), &group, sizeof group) < 0) return;  // somebody killed it
 }
 

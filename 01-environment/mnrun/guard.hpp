@@ -16,11 +16,11 @@ class Guard {
   ~Guard();  // ends the process
   Guard(const Guard&) = delete;
 
-  void watch(pid_t group) const { tell(group); }
-  void forget_all() const { tell(0); }  // before their leaders are reaped: then their numbers are used again
+  void watch(pid_t group) const { send(group); }
+  void forget_all() const { send(0); }  // before their leaders are reaped: then their numbers are used again
 
  private:
-  void tell(pid_t group) const;
+  void send(pid_t group) const;
 
   multinode::Descriptor pipe_;
   pid_t process_;

@@ -105,12 +105,8 @@ json json_of(const Agent& a) {
 }
 
 json json_of(const Place& p) {
-  return {{"rank", p.rank},
-          {"world_size", p.world_size},
-          {"local_rank", p.local_rank},
-          {"local_size", p.local_size},
-          {"node", p.node},
-          {"node_count", p.node_count}};
+  return {{"rank", p.rank}, {"world_size", p.world_size}, {"local_rank", p.local_rank}, {"local_size", p.local_size},
+          {"node", p.node}, {"node_count", p.node_count}};
 }
 
 // Bytes that are no UTF-8, as in the name of a program, are replaced.
@@ -127,12 +123,12 @@ bool is_run_id(const std::string& text) {
 
 std::string text_of(const Agent& agent) { return dumped(json_of(agent)); }
 
-std::string text_of(const Round& round) {
-  return dumped({{"master", json_of(round.master)},
-                 {"first", json_of(round.first)},
-                 {"store_host", round.store_host},
-                 {"error_status", round.error_status},
-                 {"error", round.error}});
+std::string text_of(const Attempt& attempt) {
+  return dumped({{"master", json_of(attempt.master)},
+                 {"first", json_of(attempt.first)},
+                 {"store_host", attempt.store_host},
+                 {"error_status", attempt.error_status},
+                 {"error", attempt.error}});
 }
 
 std::string text_of(const Verdict& v) {
@@ -149,23 +145,23 @@ Agent parse_agent(const std::string& text, int node) {
   return agent;
 }
 
-Round parse_round(const std::string& text, const Agent& agent, int nodes) {
-  const std::string what = "the round of node " + std::to_string(agent.node);
+Attempt parse_attempt(const std::string& text, const Agent& agent, int nodes) {
+  const std::string what = "the attempt of node " + std::to_string(agent.node);
   const json object = parsed(what, text);
   const Fields fields(what, object);
-  Round round;
-  read_fields(fields.inner("master"), round.master);
-  if (round.master.node != 0) fields.wrong("master");
-  if (!is_run_id(round.master.run_id)) fields.wrong("run_id");
-  if (round.master.master_address.empty() || round.master.master_port == 0) fields.wrong("master_address");
-  read_fields(fields.inner("first"), round.first);
-  const Place& first = round.first;
+  Attempt attempt;
+  read_fields(fields.inner("master"), attempt.master);
+  if (attempt.master.node != 0) fields.wrong("master");
+  if (!is_run_id(attempt.master.run_id)) fields.wrong("run_id");
+  if (attempt.master.master_address.empty() || attempt.master.master_port == 0) fields.wrong("master_address");
+  read_fields(fields.inner("first"), attempt.first);
+  const Place& first = attempt.first;
   if (first.node != agent.node || first.node_count != nodes) fields.wrong("node");
   if (first.local_size != agent.processes) fields.wrong("local_size");
-  fields.text("store_host", round.store_host, longest_text);
-  fields.number("error_status", round.error_status, 0, 255);
-  fields.text("error", round.error, longest_text);
-  return round;
+  fields.text("store_host", attempt.store_host, longest_text);
+  fields.number("error_status", attempt.error_status, 0, 255);
+  fields.text("error", attempt.error, longest_text);
+  return attempt;
 }
 
 Verdict parse_verdict(const std::string& text) {

@@ -17,21 +17,21 @@ class BadMessage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// How a start of the run ended, the same on all nodes: the first verdict that a node writes into the store counts.
+// How an attempt ended, the same on all nodes: the first verdict that a node writes into the store counts.
 struct Verdict {
   int status = 0;
   std::string text;                           // "" if all processes succeeded
-  bool again = false;                         // restart the processes
+  bool again = false;                         // another attempt follows
   std::chrono::milliseconds kill_delay{500};  // from SIGTERM to SIGKILL
 };
 
 std::string text_of(const Agent& agent);
-std::string text_of(const Round& round);
+std::string text_of(const Attempt& attempt);
 std::string text_of(const Verdict& verdict);
 
 Agent parse_agent(const std::string& text, int node);
 // `agent` is that of the node that reads it, of `nodes`.
-Round parse_round(const std::string& text, const Agent& agent, int nodes);
+Attempt parse_attempt(const std::string& text, const Agent& agent, int nodes);
 Verdict parse_verdict(const std::string& text);
 
 // Whether it may be the name of a run, which is part of the path of log files.

@@ -19,7 +19,7 @@ namespace {
 // The first process of a container is not ended by signals that it does not handle, and must wait for every orphan. So
 // that process does only this: it starts mnrun as its child, forwards signals to it, and returns its exit status.
 // Returns nullopt in the child.
-std::optional<int> be_init() {
+std::optional<int> run_as_init() {
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
@@ -46,7 +46,7 @@ int mnrun_main(int argc, char** argv) {
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
   try {
     if (getpid() == 1)
-      if (const auto status = be_init()) return *status;
+      if (const auto status = run_as_init()) return *status;
     const auto options = mnrun::parse(argc, argv, multinode::current_environment());
     return options ? mnrun::supervise(*options) : multinode::flush_output("mnrun", multinode::exit_right);
   } catch (const std::exception& e) {

@@ -81,7 +81,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("master-port", po::value(&master_port)->value_name("PORT"),
       "several nodes: port of the store on node 0; one node: MASTER_PORT of the processes");
   add("max-restarts", po::value(&options.max_restarts)->value_name("K"),
-      "after a failure, restart the processes of all nodes, at most K times (default: 0)");
+      "after a failure, make at most K more attempts, each with new processes on all nodes (default: 0)");
   add("monitor-interval", po::value(&monitor_interval)->value_name("SECONDS"),
       "accepted and ignored: mnrun notices at once when a process ends");
   add("role", po::value(&options.role)->value_name("NAME"), "ROLE_NAME of the processes (default: default)");
@@ -92,8 +92,6 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("env,e", po::value(&settings)->value_name("K=V"),
       "set an environment variable of the processes; can be repeated");
   add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "working directory of the processes");
-  add("async,a", po::bool_switch(&options.go_on),
-      "when a process fails, let the others continue (default: stop all of them)");
   add("timeout", po::value(&timeout)->value_name("SECONDS"),
       "how long to wait until all nodes have joined (default: 600)");
   add("shutdown-timeout", po::value(&shutdown)->value_name("SECONDS"),
@@ -152,8 +150,6 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   options.join_timeout = seconds(timeout, "--timeout");
   options.shutdown_timeout = seconds(shutdown, "--shutdown-timeout");
   if (!options.run_id.empty() || given("--rdzv-id")) require_name(options.run_id, "--rdzv-id");
-  if (options.go_on && options.max_restarts > 0)
-    throw UsageError("--async and --max-restarts exclude each other: give one of them");
   multinode::require_range("--redirects", options.redirects, 0, 3);
   multinode::require_range("--tee", options.tee, 0, 3);
   for (const auto& setting : settings) {

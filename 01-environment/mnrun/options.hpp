@@ -30,7 +30,6 @@ struct Options {
   int redirects = 0, tee = 0;    // of each process, to log files: 1 stdout, 2 stderr, 3 both, 0 none
   std::map<std::string, std::string> environment;
   std::string workdir;
-  bool go_on = false;  // --async
   bool no_prefix = false;
   std::vector<std::string> command;
 };

@@ -123,7 +123,7 @@ void OutputPump::close_idle() {
   std::erase_if(sources_, [this](Source& source) {
     Moved moved = Moved::some;
     while (moved == Moved::some) moved = move(source);
-    if (moved == Moved::nothing) finish(source);
+    if (moved == Moved::nothing) write_incomplete_line(source);
     return moved != Moved::no_room;
   });
 }
@@ -135,15 +135,15 @@ OutputPump::Moved OutputPump::move(Source& source) {
   if (!sink(source).has_room()) return Moved::no_room;
   const ssize_t count = read(source.pipe.get(), bytes, sizeof bytes);
   if (count > 0) {
-    take(source, {bytes, static_cast<std::size_t>(count)});
+    write_lines(source, {bytes, static_cast<std::size_t>(count)});
     return Moved::some;
   }
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Moved::nothing;
-  finish(source);
+  write_incomplete_line(source);
   return Moved::end;
 }
 
-void OutputPump::take(Source& source, std::string_view bytes) {
+void OutputPump::write_lines(Source& source, std::string_view bytes) {
   if (source.log) write_log(source, bytes);
   std::string lines;
   for (auto end = bytes.find('\n'); end != bytes.npos; end = bytes.find('\n')) {
@@ -166,7 +166,7 @@ void OutputPump::write_log(Source& source, std::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       log_error_ = errno;
-      say(source.prefix + "cannot write to its log file any more: " + std::strerror(log_error_));
+      print(source.prefix + "cannot write to its log file any more: " + std::strerror(log_error_));
       source.log.reset();
       return;
     }
@@ -174,7 +174,7 @@ void OutputPump::write_log(Source& source, std::string_view bytes) {
   }
 }
 
-void OutputPump::finish(Source& source) {
+void OutputPump::write_incomplete_line(Source& source) {
   if (!source.line.empty()) sink(source).put(source.prefix + source.line + "\n");
 }
 

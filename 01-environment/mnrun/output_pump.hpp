@@ -52,7 +52,7 @@ class OutputPump {
   Descriptor add(int stream, std::string prefix, Descriptor log);
 
   // Prints a line of mnrun itself on stderr.
-  void say(const std::string& line) { sinks_[1].put("mnrun: " + line + "\n"); }
+  void print(const std::string& line) { sinks_[1].put("mnrun: " + line + "\n"); }
 
   void poll_entries(std::vector<pollfd>& entries) const;  // appends the descriptors to wait for
   void serve();                                           // moves the output that is there, without waiting
@@ -72,9 +72,9 @@ class OutputPump {
   Sink& sink(const Source& source) { return sinks_[source.stream - 1]; }
   enum class Moved { some, nothing, no_room, end };
   Moved move(Source& source);
-  void take(Source& source, std::string_view bytes);
+  void write_lines(Source& source, std::string_view bytes);
   void write_log(Source& source, std::string_view bytes);
-  void finish(Source& source);
+  void write_incomplete_line(Source& source);
 
   Descriptor wake_;
   Sink sinks_[2];

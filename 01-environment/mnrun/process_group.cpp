@@ -65,26 +65,26 @@ std::string text_of(const multinode::Ending& ending) {
 
 std::string Agent::name() const { return fmt::format("node {} (host {}, pid {})", node, host, pid); }
 
-std::vector<Round> rounds(std::span<const Agent> agents) {
-  Round round;
-  round.master = agents[0];
+std::vector<Attempt> attempt_of_each_node(std::span<const Agent> agents) {
+  Attempt attempt;
+  attempt.master = agents[0];
   int ranks = 0;
   for (const Agent& agent : agents) {
-    round.first.world_size = ranks += agent.processes;
-    if (agent.hosts_store) round.store_host = agent.name();
-    if (agent.error_status && !round.error_status)
-      round.error_status = agent.error_status, round.error = agent.name() + ": " + agent.error;
+    attempt.first.world_size = ranks += agent.processes;
+    if (agent.hosts_store) attempt.store_host = agent.name();
+    if (agent.error_status && !attempt.error_status)
+      attempt.error_status = agent.error_status, attempt.error = agent.name() + ": " + agent.error;
   }
-  round.first.node_count = static_cast<int>(agents.size());
+  attempt.first.node_count = static_cast<int>(agents.size());
 
-  std::vector<Round> result;
+  std::vector<Attempt> result;
   ranks = 0;
   for (const Agent& agent : agents) {
-    Place& first = round.first;
+    Place& first = attempt.first;
     first.rank = std::exchange(ranks, ranks + agent.processes);
     first.local_size = agent.processes;
     first.node = static_cast<int>(result.size());
-    result.push_back(round);
+    result.push_back(attempt);
   }
   return result;
 }
@@ -99,7 +99,7 @@ std::vector<Place> places(const Place& first) {
   return result;
 }
 
-std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
+std::vector<std::string> environment_of(const Place& place, const Attempt& attempt, const Options& options,
                                         const multinode::Environment& inherited) {
   multinode::Environment variables = multinode::without_process_variables(inherited);
   for (const auto& [name, value] : options.environment) variables[name] = value;
@@ -116,11 +116,11 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
       {"ROLE_NAME", options.role},  // the run has one role
       {"ROLE_RANK", text(place.rank)},
       {"ROLE_WORLD_SIZE", text(place.world_size)},
-      {"MASTER_ADDR", round.master.master_address},
-      {"MASTER_PORT", text(round.master.master_port)},
-      {"MNRUN_STORE", round.store},
-      {"MNRUN_RUN_ID", round.master.run_id},
-      {"MNRUN_RESTART_COUNT", text(round.restart)},
+      {"MASTER_ADDR", attempt.master.master_address},
+      {"MASTER_PORT", text(attempt.master.master_port)},
+      {"MNRUN_STORE", attempt.store},
+      {"MNRUN_RUN_ID", attempt.master.run_id},
+      {"MNRUN_RESTART_COUNT", text(attempt.number)},
   };
   for (const auto& [name, value] : launcher_variables) variables[name] = value;
 
@@ -129,11 +129,11 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
   return result;
 }
 
-ProcessGroup::ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common,
+ProcessGroup::ProcessGroup(const Options& options, const Attempt& attempt, multinode::ChildCommand common,
                            const Guard& guard)
     : options_(options),
-      round_(round),
-      places_(places(round.first)),
+      attempt_(attempt),
+      places_(places(attempt.first)),
       common_(std::move(common)),
       guard_(guard),
       interactive_(places_.size() == 1 && isatty(0)) {}
@@ -147,13 +147,13 @@ void ProcessGroup::start(OutputPump& pump) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
     multinode::ChildCommand command = common_;
     command.arguments = options_.command;
-    command.environment = environment_of(place, round_, options_, inherited);
+    command.environment = environment_of(place, attempt_, options_, inherited);
     command.descriptors = {has_input ? 0 : nothing.get(), 1, 2};
     command.own_group = !interactive_;
     command.when_parent_dies = SIGKILL;
-    std::vector<std::string> folders{round_.master.run_id};
+    std::vector<std::string> folders{attempt_.master.run_id};
     if (place.node_count > 1) folders.push_back("node_" + std::to_string(place.node));  // they may share a file system
-    folders.push_back("attempt_" + std::to_string(round_.restart));
+    folders.push_back("attempt_" + std::to_string(attempt_.number));
     folders.push_back(std::to_string(place.local_rank));
     Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
@@ -174,10 +174,10 @@ void ProcessGroup::start(OutputPump& pump) {
   }
 }
 
-std::vector<std::size_t> ProcessGroup::look() {
+std::vector<std::size_t> ProcessGroup::reap() {
   using namespace std::chrono_literals;
   std::vector<std::size_t> ended;
-  const auto look_at_all = [&] {
+  const auto reap_all = [&] {
     for (std::size_t i = 0; i < children_.size(); ++i)
       if (children_[i].look()) ended.push_back(i);
   };
@@ -185,12 +185,12 @@ std::vector<std::size_t> ProcessGroup::look() {
   const auto one_failed = [&] {
     return std::ranges::any_of(ended, [this](std::size_t i) { return children_[i].ending()->failed(); });
   };
-  look_at_all();
+  reap_all();
   // A process may have failed because another one is ending: wait for that one, to blame the right process.
   const auto patience = std::chrono::steady_clock::now() + 1s;
   while (one_failed() && one_ends() && std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(1ms);
-    look_at_all();
+    reap_all();
   }
   std::stable_partition(ended.begin(), ended.end(),
                         [this](std::size_t i) { return children_[i].ending()->signal != 0; });

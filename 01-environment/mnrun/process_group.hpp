@@ -39,31 +39,32 @@ struct Place {
   int node = 0, node_count = 1;
 };
 
-// What a node knows about one start of the run. Its size does not grow with the number of nodes.
-struct Round {
+// What a node knows about one attempt: a start of the processes of all nodes, the first one or one after a failure. Its
+// size does not grow with the number of nodes.
+struct Attempt {
   Agent master;            // node 0's agent
   Place first;             // of this node's first process
   std::string store_host;  // name() of the agent that hosts the store
   int error_status = 0;    // not 0: a node cannot start the program, and `error` says which and why
   std::string error;
-  int restart = 0;    // this and the next: not part of the JSON text
+  int number = 0;     // from 0, MNRUN_RESTART_COUNT; this and the next: not part of the JSON text
   std::string store;  // host:port/token of the agents' store
 };
 
-// The rounds of all nodes. `agents` are sorted by node; ranks are numbered node by node.
-std::vector<Round> rounds(std::span<const Agent> agents);
+// `agents` are sorted by node; ranks are numbered node by node.
+std::vector<Attempt> attempt_of_each_node(std::span<const Agent> agents);
 
 // The numbers of the processes of the node whose first process has `first`.
 std::vector<Place> places(const Place& first);
 
 // The environment of a process: the agent's, without the variables of other launchers, which would mislead the program.
-std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
+std::vector<std::string> environment_of(const Place& place, const Attempt& attempt, const Options& options,
                                         const multinode::Environment& inherited);
 
 class ProcessGroup {
  public:
   // Does not start the processes yet. `common`: what is the same for all of them.
-  ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common, const Guard& guard);
+  ProcessGroup(const Options& options, const Attempt& attempt, multinode::ChildCommand common, const Guard& guard);
   ~ProcessGroup() { guard_.forget_all(); }
   ProcessGroup(const ProcessGroup&) = delete;
 
@@ -71,7 +72,7 @@ class ProcessGroup {
 
   // The processes that have ended since the last call. Those killed by a signal come first, because a process that
   // exits with an error has often just noticed the death of another one.
-  std::vector<std::size_t> look();
+  std::vector<std::size_t> reap();
   bool ended() const;
   bool interactive() const {
     return interactive_;
@@ -82,7 +83,7 @@ class ProcessGroup {
 
  private:
   const Options& options_;
-  const Round& round_;
+  const Attempt& attempt_;
   std::vector<Place> places_;
   const multinode::ChildCommand common_;
   const Guard& guard_;

@@ -34,19 +34,19 @@ std::vector<int> handled_signals() {
 
 bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
-// One start of the processes of this node, until the verdict.
-class Run {
+// One attempt on this node: its processes, until the verdict.
+class NodeAttempt {
  public:
-  Run(const Options& options, const Round& round, const multinode::ChildCommand& common, Agents& agents,
-      const Guard& guard, OutputPump& pump, Signals& signals)
+  NodeAttempt(const Options& options, const Attempt& attempt, const multinode::ChildCommand& common, Agents& agents,
+              const Guard& guard, OutputPump& pump, Signals& signals)
       : options_(options),
-        round_(round),
+        attempt_(attempt),
         agents_(agents),
         pump_(pump),
         signals_(signals),
-        group_(options, round, common, guard) {}
+        group_(options, attempt, common, guard) {}
 
-  Verdict to_the_end() {
+  Verdict run() {
     try {
       group_.start(pump_);
     } catch (const multinode::StartError& e) {
@@ -55,15 +55,15 @@ class Run {
       agents_.propose({1, self() + ": " + e.what()});
     }
     for (;;) {
-      look_at_children();
-      hear_verdict();
+      reap_children();
+      adopt_verdict();
       if (kill_in_ && kill_in_->passed()) {
         group_.signal(SIGKILL);
         kill_in_.reset();
       }
       // A grandchild that left the process group may keep a pipe open forever.
       if (close_in_ && close_in_->passed()) pump_.close_idle();
-      // A signal to mnrun may have come after a failure whose verdict is a restart.
+      // A signal to mnrun may have come after a failure whose verdict is another attempt.
       if (close_in_ && verdict_ && pump_.closed()) return verdict_->again && signalled_ ? *signalled_ : *verdict_;
       if (close_in_ && verdict_ && hurried_ && close_in_->passed()) _exit(*hurried_);  // the reader has stopped
       wait();
@@ -82,40 +82,36 @@ class Run {
     auto& next = close_in_ ? close_in_ : kill_in_;
     const bool timed = next && !(close_in_ && close_in_->passed());
     poll(entries_.data(), entries_.size(), timed ? static_cast<int>(next->left().count()) : -1);
-    while (const auto signal = signals_.next()) handle(*signal);
+    while (const auto signal = signals_.next()) handle_signal(*signal);
     pump_.serve();
   }
 
-  void look_at_children() {
+  void reap_children() {
     if (close_in_) return;
-    for (const std::size_t i : group_.look()) {
+    for (const std::size_t i : group_.reap()) {
       const multinode::Ending& ending = *group_.child(i).ending();
       if (!ending.failed() || stopping_ || verdict_) continue;
       const Place& place = group_.place(i);
       const int status = ending.as_exit_status();
-      // A bad command line, absent hardware, a program that cannot be executed: a restart would fail in the same way.
+      // A bad command line, absent hardware, a program that cannot be executed: another attempt would fail, too.
       const bool again = status != multinode::exit_usage && status != multinode::exit_hardware_absent &&
-                         status != 126 && status != 127 && round_.restart < round_.master.max_restarts;
+                         status != 126 && status != 127 && attempt_.number < attempt_.master.max_restarts;
       const Verdict failure{status,
                             fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
                                         agents_.this_agent().host, group_.child(i).pid(), text_of(ending)),
                             again};
-      if (options_.go_on) {
-        agents_.note_first(failure);
-      } else {
-        stop(failure.kill_delay);
-        agents_.propose(failure);
-      }
+      stop(failure.kill_delay);
+      agents_.propose(failure);
     }
     if (!group_.ended()) return;
     // Also kill the children that the processes left behind in their groups.
     group_.signal(SIGKILL);
     kill_in_.reset();
     close_in_.emplace(500ms);
-    if (!stopping_ && !agents_.verdict()) agents_.done();
+    if (!stopping_ && !agents_.verdict()) agents_.report_done();
   }
 
-  void hear_verdict() {
+  void adopt_verdict() {
     if (verdict_) return;
     verdict_ = agents_.verdict();
     if (verdict_ && !close_in_) stop(verdict_->kill_delay);
@@ -128,9 +124,9 @@ class Run {
     kill_in_.emplace(kill_delay);
   }
 
-  void handle(const signalfd_siginfo& info) {
+  void handle_signal(const signalfd_siginfo& info) {
     const int number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) return;  // look_at_children() comes next
+    if (number == SIGCHLD) return;  // reap_children() comes next
     const bool from_terminal = info.ssi_code == SI_KERNEL;
     if (group_.interactive() && from_terminal) {  // the process has received it already, and decides
       if (number == SIGTSTP) raise(SIGSTOP);
@@ -151,12 +147,12 @@ class Run {
                   options_.shutdown_timeout};
     group_.signal(number);
     group_.signal(SIGCONT);
-    agents_.end(*signalled_);
+    agents_.end_run(*signalled_);
     if (!std::exchange(stopping_, true)) kill_in_.emplace(options_.shutdown_timeout);
   }
 
   const Options& options_;
-  const Round& round_;
+  const Attempt& attempt_;
   Agents& agents_;
   OutputPump& pump_;
   Signals& signals_;
@@ -172,7 +168,7 @@ class Run {
 
 // Returns the program's file. Errors that are known before the start go into `this_agent`, so that the other nodes get
 // them.
-std::string prepare(Options& options, Agent& agent) {
+std::string prepare_start(Options& options, Agent& agent) {
   try {
     agent.processes = count_processes(options.processes);
     const auto folder = [](const std::string& path, std::string_view option, auto&& use) {
@@ -230,7 +226,7 @@ void drain(OutputPump& pump, Signals& signals, int status) {
 }
 
 // mnrun's own lines appear before the next lines of the processes, unless the reader has stopped.
-void write_first(OutputPump& pump) {
+void drain_for_a_second(OutputPump& pump) {
   for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end;) move_output(pump, {}, 100);
 }
 
@@ -241,7 +237,7 @@ int supervise(Options options) {
   agent.host = multinode::host_name();
   agent.pid = getpid();
   multinode::ChildCommand common;
-  common.file = prepare(options, agent);
+  common.file = prepare_start(options, agent);
   // Two pipes per process, and its connections to the store, can exceed the usual soft limit of 1024 descriptors.
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
@@ -255,39 +251,40 @@ int supervise(Options options) {
   common.mask = signals.before();
   OutputPump pump(1, 2);
   const auto end = [&](const Verdict& verdict) {
-    if (verdict.status) pump.say(verdict.text);
+    if (verdict.status) pump.print(verdict.text);
     drain(pump, signals, verdict.status);
     const int error = pump.error();
     if (verdict.status || !error) return verdict.status;
-    pump.say(std::string("some of the output could not be written: ") + std::strerror(error));
+    pump.print(std::string("some of the output could not be written: ") + std::strerror(error));
     return int{multinode::exit_wrong};
   };
   if (agent.error_status && options.nodes == 1) return end({agent.error_status, agent.error});
 
   signals.unblock();
-  Agents agents(options, agent, [&](const std::string& line) { pump.say(line); });
-  for (int restart = 0;; ++restart) {
+  Agents agents(options, agent, [&](const std::string& line) { pump.print(line); });
+  for (int number = 0;; ++number) {
     signals.unblock();
-    Round round;
+    Attempt attempt;
     try {
-      round = agents.meet(restart);
+      attempt = agents.meet(number);
     } catch (const Ended& ended) {
-      round.error_status = ended.verdict.status, round.error = ended.verdict.text;
+      attempt.error_status = ended.verdict.status, attempt.error = ended.verdict.text;
     }
     signals.block();
-    if (round.error_status) {
+    if (attempt.error_status) {
       agents.leave();
-      return end({round.error_status, round.error});
+      return end({attempt.error_status, attempt.error});
     }
-    if (restart == 0 && options.default_log_dir)
-      pump.say("log files are in " + options.log_dir + "/" + round.master.run_id);
-    const Verdict verdict = Run(options, round, common, agents, guard, pump, signals).to_the_end();
+    if (number == 0 && options.default_log_dir)
+      pump.print("log files are in " + options.log_dir + "/" + attempt.master.run_id);
+    const Verdict verdict = NodeAttempt(options, attempt, common, agents, guard, pump, signals).run();
     if (!verdict.again) {
       agents.leave();
       return end(verdict);
     }
-    pump.say(fmt::format("{}; start {} of {} more", verdict.text, restart + 1, round.master.max_restarts));
-    write_first(pump);
+    pump.print(fmt::format("{}; attempt {} begins (--max-restarts {})", verdict.text, number + 1,
+                           attempt.master.max_restarts));
+    drain_for_a_second(pump);
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace mnrun {
 
-// Runs the program to its end, with restarts. Returns mnrun's exit status, after printing the reason on stderr.
+// Runs the program to its end, in one or several attempts. Returns mnrun's exit status, after printing the reason on
+// stderr.
 int supervise(Options options);
 
 }  // namespace mnrun

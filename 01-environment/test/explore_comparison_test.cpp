@@ -138,21 +138,21 @@ TEST(Missing, SaysOnWhichNodes) {
   EXPECT_TRUE(explore::missing(made_up(2, 2)).empty());
 }
 
-TEST(Crowded, ThreadsOfANodeAgainstItsCpus) {
+TEST(Oversubscribed, ThreadsOfANodeAgainstItsCpus) {
   Processes all = made_up(2, 2);
-  EXPECT_TRUE(explore::crowded(all).empty());
+  EXPECT_TRUE(explore::oversubscribed(all).empty());
   for (const std::size_t rank : {2u, 3u}) all[rank]["threads"]["openmp"] = 4;
-  EXPECT_EQ(explore::crowded(all),
+  EXPECT_EQ(explore::oversubscribed(all),
             (std::vector<std::string>{"node 1 (host b): 2 processes would start 8 OpenMP threads "
                                       "on 4 CPUs: set OMP_NUM_THREADS=2"}));
   all[2]["cpu"]["allowed"] = "0-3";
   all[3]["cpu"]["allowed"] = "4-7";  // bound to other CPUs
-  EXPECT_TRUE(explore::crowded(all).empty());
+  EXPECT_TRUE(explore::oversubscribed(all).empty());
   for (const std::size_t rank : {2u, 3u}) {
     all[rank]["cgroup"]["cpus"] = 1.5;  // the CPU set does not show the quota
     all[rank]["threads"]["openmp"] = 1;
   }
-  EXPECT_EQ(explore::crowded(all),
+  EXPECT_EQ(explore::oversubscribed(all),
             (std::vector<std::string>{"node 1 (host b): 2 processes would start 2 OpenMP threads "
                                       "on 1.5 CPUs: start fewer processes"}));
 }

@@ -180,7 +180,7 @@ TEST(Required, FoundOrWhyNot) {
   required.files = {bin + "/tool", bin + "/absent"};
   required.commands = {"tool", "notes", "folder", "absent", bin + "/tool", bin + "/absent"};
   required.libraries = {"libc.so.6", "libmultinode-absent.so.1"};
-  const json all = explore::look_for(required, "/nowhere:" + bin);
+  const json all = explore::find_required(required, "/nowhere:" + bin);
   std::vector<bool> found;
   for (const json& thing : all) {
     found.push_back(!thing["found"].is_null());

@@ -52,7 +52,7 @@ TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
   EXPECT_EQ(options.processes, "4");
   EXPECT_EQ(options.command, (Words{"prog", "--nproc-per-node", "9", "-r", "--", "x"}));
   EXPECT_EQ(parsed({"--standalone", "--", "prog", "--standalone"}).command, (Words{"prog", "--standalone"}));
-  EXPECT_EQ(parsed({"-a", "-r3", "prog", "-a"}).command, (Words{"prog", "-a"}));
+  EXPECT_EQ(parsed({"--no-prefix", "-r3", "prog", "-r"}).command, (Words{"prog", "-r"}));
 }
 
 TEST(MnOptions, TorchrunsSpellings) {
@@ -128,7 +128,6 @@ TEST(MnOptions, ErrorsAreOneLine) {
       {{"--tee", "4", "p"}, "--tee must be from 0 to 3"},
       {{"--redirects", "-1", "p"}, "--redirects must be from 0 to 3"},
       {{"--tee", "0:1", "p"}, "--tee"},
-      {{"-a", "--max-restarts", "1", "p"}, "exclude"},
   };
   for (const auto& [words, part] : cases) EXPECT_SAYS(refusal(words), part);
 }
@@ -154,7 +153,7 @@ TEST(Messages, HostileValuesAreRefused) {
   agents[0].run_id = "r";
   agents[0].master_address = "node0";
   agents[0].master_port = 29501;
-  const std::string round = text_of(mnrun::rounds(agents)[1]), of_agent = text_of(agents[1]),
+  const std::string attempt = text_of(mnrun::attempt_of_each_node(agents)[1]), of_agent = text_of(agents[1]),
                     verdict = text_of(mnrun::Verdict{3, "rank 1 failed", true, 700ms});
   const auto refused = [](const std::string& text, const std::function<void(const std::string&)>& parse) {
     const std::string why = multinode::testing::error_text<mnrun::BadMessage>([&] { parse(text); });
@@ -166,29 +165,28 @@ TEST(Messages, HostileValuesAreRefused) {
     object.at(nlohmann::json::json_pointer(pointer)) = value;
     return object.dump();
   };
-  const auto round_of_1 = [&](const std::string& text) { return parse_round(text, agents[1], 2); };
+  const auto attempt_of_1 = [&](const std::string& text) { return parse_attempt(text, agents[1], 2); };
   const auto agent_1 = [](const std::string& text) { return mnrun::parse_agent(text, 1); };
-  EXPECT_EQ(round_of_1(round).first.rank, 2);
-  EXPECT_EQ(text_of(round_of_1(round)), round);
+  EXPECT_EQ(attempt_of_1(attempt).first.rank, 2);
+  EXPECT_EQ(text_of(attempt_of_1(attempt)), attempt);
   EXPECT_EQ(text_of(agent_1(of_agent)), of_agent);
   EXPECT_EQ(text_of(mnrun::parse_verdict(verdict)), verdict);
 
   const std::vector<nlohmann::json> no_numbers{-1, 1LL << 40, UINT64_MAX, 1.5, "1", nullptr, true, {1}};
   const std::vector<nlohmann::json> no_names{"../../etc", "a/b", "..", ".hidden", "a b", std::string(300, 'x'), 7};
-  for (const char* field :
-       {"/first/rank", "/first/world_size", "/first/local_rank", "/first/local_size", "/first/node",
-        "/first/node_count", "/master/node", "/master/processes",
-        "/master/max_restarts", "/master/master_port", "/master/pid", "/error_status", "/master/error_status"})
-    for (const auto& value : no_numbers) refused(changed(round, field, value), round_of_1);
+  for (const char* field : {"/first/rank", "/first/world_size", "/first/local_rank", "/first/local_size", "/first/node",
+                            "/first/node_count", "/master/node", "/master/processes", "/master/max_restarts",
+                            "/master/master_port", "/master/pid", "/error_status", "/master/error_status"})
+    for (const auto& value : no_numbers) refused(changed(attempt, field, value), attempt_of_1);
   for (const auto& value : no_names)
-    EXPECT_SAYS(refused(changed(round, "/master/run_id", value), round_of_1), "run_id");
+    EXPECT_SAYS(refused(changed(attempt, "/master/run_id", value), attempt_of_1), "run_id");
   for (const char* value : {"", "host; rm", "a/b", "a b"})
-    refused(changed(round, "/master/master_address", value), round_of_1);
-  EXPECT_SAYS(refused(changed(round, "/first/local_size", 7), round_of_1), "local_size") << "7 processes, not 2";
-  EXPECT_SAYS(refused(changed(round, "/first/node", 0), round_of_1), "node") << "another node's";
+    refused(changed(attempt, "/master/master_address", value), attempt_of_1);
+  EXPECT_SAYS(refused(changed(attempt, "/first/local_size", 7), attempt_of_1), "local_size") << "7 processes, not 2";
+  EXPECT_SAYS(refused(changed(attempt, "/first/node", 0), attempt_of_1), "node") << "another node's";
   for (const char* field : {"/master", "/first", "/store_host", "/error"})
     for (const nlohmann::json& value : {nlohmann::json(7), nlohmann::json(nullptr), nlohmann::json::array()})
-      refused(changed(round, field, value), round_of_1);
+      refused(changed(attempt, field, value), attempt_of_1);
   for (const auto& value : no_names) refused(changed(of_agent, "/run_id", value), agent_1);
   for (const char* field : {"/node", "/processes", "/pid", "/master_port", "/error_status", "/max_restarts"})
     for (const auto& value : no_numbers) refused(changed(of_agent, field, value), agent_1);
@@ -201,7 +199,7 @@ TEST(Messages, HostileValuesAreRefused) {
   refused(changed(verdict, "/status", 256), mnrun::parse_verdict);
   refused(changed(verdict, "/again", 1), mnrun::parse_verdict);
   for (const char* text : {"", "{", "[]", "null", "7", "{}", "\"text\""}) {
-    refused(text, round_of_1);
+    refused(text, attempt_of_1);
     refused(text, agent_1);
     refused(text, mnrun::parse_verdict);
   }
@@ -214,13 +212,13 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
   master.run_id = "r";
   master.master_address = "127.0.0.1";
   master.master_port = 5;
-  mnrun::Round round = mnrun::rounds({&master, 1})[0];
-  round.restart = 3;
-  round.store = "127.0.0.1:6";
+  mnrun::Attempt attempt = mnrun::attempt_of_each_node({&master, 1})[0];
+  attempt.number = 3;
+  attempt.store = "127.0.0.1:6";
   const Options options = parsed({"--role", "trainer", "-e", "A=mine", "-e", "RANK=9", "p"});
   const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
                                  {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
-  const auto list = mnrun::environment_of(mnrun::places(round.first)[1], round, options, inherited);
+  const auto list = mnrun::environment_of(mnrun::places(attempt.first)[1], attempt, options, inherited);
   const Words expected = words(
       "A=mine GROUP_RANK=0 GROUP_WORLD_SIZE=1 HOME=/h LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
       "MASTER_PORT=5 "
@@ -232,13 +230,13 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
 TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {
   const auto first_of = [](int processes) {
     const mnrun::Agent master = agent(0, processes);
-    return mnrun::rounds({&master, 1})[0];
+    return mnrun::attempt_of_each_node({&master, 1})[0];
   };
   const auto has = [](const std::vector<std::string>& list, const std::string& entry) {
     return std::find(list.begin(), list.end(), entry) != list.end();
   };
   const Options options = parsed({"p"});
-  const mnrun::Round one = first_of(1), two = first_of(2);
+  const mnrun::Attempt one = first_of(1), two = first_of(2);
   EXPECT_FALSE(has(mnrun::environment_of(one.first, one, options, {}), "OMP_NUM_THREADS=1"));
   EXPECT_TRUE(has(mnrun::environment_of(two.first, two, options, {{"OMP_NUM_THREADS", "4"}}), "OMP_NUM_THREADS=4"));
 }

@@ -96,15 +96,6 @@ void expect_each(Process& mnrun, const std::string& text, int ranks = 2) {
 
 TEST(Mnrun, OneProcessWritesWithoutAPipe) { EXPECT_EQ(standalone(1, "printf 'no end of line'").out, "no end of line"); }
 
-TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
-  const Result r = standalone(3, "if [ $RANK = 2 ]; then exit 41; fi; exec sleep 60");
-  EXPECT_EQ(r.status, 41);
-  EXPECT_TRUE(std::regex_match(
-      r.err, std::regex("mnrun: rank 2 \\(node 0, host \\S+, pid \\d+\\) ended with exit status 41\n")))
-      << r.err;
-  EXPECT_LT(r.seconds.count(), 30);
-}
-
 // The kernel closes a killed process's connections before its parent can wait for it.
 TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
   const TemporaryFolder folder;
@@ -184,10 +175,10 @@ TEST(Mnrun, ASecondSignalDoesNotWait) {
   EXPECT_LT(r.seconds.count(), 25) << "it waited for --shutdown-timeout";
 }
 
-// Its processes take their time to end: a restart after a failure is due meanwhile.
+// Its processes take their time to end: another attempt after a failure is due meanwhile.
 constexpr auto lingers = "trap 'echo ends' TERM; echo ready; while :; do sleep 60 & wait $!; done";
 
-TEST(Mnrun, ASignalBeforeARestartEndsIt) {
+TEST(Mnrun, ASignalBeforeTheNextAttemptEndsIt) {
   Process mnrun(on_one_node(2, lingers, {"--max-restarts", "3"}));
   expect_each(mnrun, "ready");
   kill(process_of(mnrun, "1"), SIGKILL);
@@ -238,7 +229,7 @@ TEST(Mnrun, LooksUpTheProgramInItsWorkingDirectory) {
   EXPECT_EQ(run({PATH_mnrun, "--standalone", "-w", here, "./where"}).out, here + "\n");
 }
 
-TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
+TEST(Mnrun, MakesAtMostMaxRestartsMoreAttempts) {
   const std::string script = "echo start $MNRUN_RESTART_COUNT; if [ $RANK = 1 ]; then exit 5; fi; exec sleep 60";
   const Result never_right = standalone(2, script, {"--max-restarts", "2"});
   EXPECT_EQ(never_right.status, 5);
@@ -253,7 +244,7 @@ TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
 }
 
 // It waits for its processes in poll(). Field 14 and 15 of stat are its CPU time, in hundredths of a second.
-TEST(Mnrun, UsesNoCpuTimeAfterRestarts) {
+TEST(Mnrun, UsesNoCpuTimeInALaterAttempt) {
   const std::string script =
       "[ $MNRUN_RESTART_COUNT = 3 ] || exit 5; used() { set -- $(cat /proc/$PPID/stat); echo $((${14} + ${15})); }; "
       "sleep 0.2; before=$(used); sleep 3; echo used $(($(used) - before))";
@@ -263,7 +254,7 @@ TEST(Mnrun, UsesNoCpuTimeAfterRestarts) {
   EXPECT_LE(std::stoi(r.out.substr(5)), 3) << "hundredths of a second in 3 s";
 }
 
-TEST(Mnrun, PrintsTheReasonBeforeARestart) {
+TEST(Mnrun, PrintsTheReasonBeforeTheNextAttempt) {
   const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
   const Result r = run(
       {"sh", "-c", "'" PATH_mnrun "' --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
@@ -275,28 +266,12 @@ TEST(Mnrun, PrintsTheReasonBeforeARestart) {
   EXPECT_EQ(number, 101);
 }
 
-TEST(Mnrun, DoesNotRestartAfterABadCommandLine) {
+TEST(Mnrun, MakesNoOtherAttemptAfterABadCommandLine) {
   for (const std::string status : {"2", "77"}) {
     const Result r = standalone(2, "echo start; exit " + status, {"--max-restarts", "3"});
     EXPECT_EQ(r.status, std::stoi(status));
     EXPECT_LE(occurrences(r.out, "start"), 2u) << r.out;
   }
-}
-
-TEST(Mnrun, AsyncContinuesWhileOneProcessRuns) {
-  const TemporaryFolder folder;
-  const std::string fifo = folder / "go";
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  Process mnrun(mnrun_with(
-      {"--standalone", "--nproc-per-node", "3", "-a"},
-      "if [ $RANK = 0 ]; then read line < " + fifo + "; echo last; exit 0; fi; echo gone; exit $((RANK + 6))"));
-  ASSERT_TRUE(mnrun.wait_for("rank 1\\] gone"));
-  ASSERT_TRUE(mnrun.wait_for("rank 2\\] gone"));
-  std::ofstream(fifo) << "go\n";
-  const Result r = mnrun.wait();
-  EXPECT_EQ(occurrences(r.out, "[rank 0] last\n"), 1u) << r.out;
-  EXPECT_TRUE(r.status == 7 || r.status == 8) << r.status;
-  EXPECT_SAYS(r.err, "ended with exit status " + std::to_string(r.status));
 }
 
 TEST(Mnrun, TenMegabytesOfLinesAreIntact) {
@@ -605,7 +580,7 @@ TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
   EXPECT_EQ(a.err, b.err);
 }
 
-TEST(MnrunTwoNodes, ReportsAKilledAgentAlsoAfterARestart) {
+TEST(MnrunTwoNodes, ReportsAKilledAgentAlsoInALaterAttempt) {
   for (const int victim : {0, 1})
     for (const std::string start : {"0", "1"}) {
       TwoNodes run("if [ $RANK = 0 ] && [ $MNRUN_RESTART_COUNT != " + start + " ]; then exit 4; fi;" +
@@ -622,8 +597,8 @@ TEST(MnrunTwoNodes, ReportsAKilledAgentAlsoAfterARestart) {
     }
 }
 
-// A rank's failure is noticed before that of the agent, which hangs: the other waits for it to restart when it dies.
-TEST(MnrunTwoNodes, ReportsAnAgentThatIsLostInARestart) {
+// A rank's failure is noticed before that of the agent, which hangs: the other waits for its next attempt when it dies.
+TEST(MnrunTwoNodes, ReportsAnAgentThatIsLostBetweenAttempts) {
   for (const int victim : {0, 1}) {
     TwoNodes run("echo ready; exec sleep 60", {"--max-restarts", "2"});
     ASSERT_TRUE(run.are_ready());
@@ -631,7 +606,7 @@ TEST(MnrunTwoNodes, ReportsAnAgentThatIsLostInARestart) {
     run.node[victim]->signal(SIGSTOP);
     kill(rank, SIGKILL);
     if (victim == 1) {
-      ASSERT_TRUE(run.node[0]->wait_for("start 1 of 2 more"));
+      ASSERT_TRUE(run.node[0]->wait_for("attempt 1 begins"));
     }
     run.node[victim]->signal(SIGKILL);
     const Result r = run.node[1 - victim]->wait();
@@ -641,7 +616,7 @@ TEST(MnrunTwoNodes, ReportsAnAgentThatIsLostInARestart) {
   }
 }
 
-TEST(MnrunTwoNodes, ASignalToOneBeforeARestartEndsBoth) {
+TEST(MnrunTwoNodes, ASignalToOneBeforeTheNextAttemptEndsBoth) {
   TwoNodes run(lingers, {"--max-restarts", "3"});
   ASSERT_TRUE(run.are_ready());
   kill(process_of(*run.node[0], "1"), SIGKILL);
@@ -650,7 +625,7 @@ TEST(MnrunTwoNodes, ASignalToOneBeforeARestartEndsBoth) {
   for (const Result& r : run.end_with(143)) EXPECT_SAYS(r.err, "node 1 (host ");
 }
 
-TEST(MnrunTwoNodes, RestartTogether) {
+TEST(MnrunTwoNodes, BeginTheNextAttemptTogether) {
   TwoNodes run(
       "echo start $MNRUN_RESTART_COUNT; if [ $MNRUN_RESTART_COUNT = 2 ]; then exit 0; fi;"
       "if [ $RANK = $MNRUN_RESTART_COUNT ]; then exit 4; fi; exec sleep 60",
@@ -658,14 +633,7 @@ TEST(MnrunTwoNodes, RestartTogether) {
   const auto [a, b] = run.end_with(0);
   EXPECT_EQ(lines_with(a.out, "[rank 0] ").back(), "start 2");
   EXPECT_EQ(lines_with(b.out, "[rank 2] ").back(), "start 2");
-  EXPECT_SAYS(b.err, "; start 2 of 2 more");
-}
-
-TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
-  TwoNodes run("if [ $RANK = 2 ]; then exit 9; fi; echo on", {"-a"});
-  const auto [a, b] = run.end_with(9);
-  EXPECT_EQ(occurrences(a.out, "on"), 2u);
-  EXPECT_SAYS(a.err, "rank 2 (node 1, ");
+  EXPECT_SAYS(b.err, "; attempt 2 begins (--max-restarts 2)");
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
