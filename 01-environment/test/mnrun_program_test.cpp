@@ -637,14 +637,16 @@ TEST(MnrunTwoNodes, BeginTheNextAttemptTogether) {
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
-  const FreePort port;
-  Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, {"only-on-the-head"}));
-  for (Process* node : {&head, &other}) {
-    const Result r = node->wait();
-    EXPECT_EQ(r.status, 127);
-    EXPECT_SAYS(r.err, "node 1 (host ");
-    EXPECT_SAYS(r.err, "'only-on-the-head'");
-    EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
+  for (const auto& [lacks, status] : {std::pair(Words{"only-on-the-head"}, 127), {{"-w", "/only/there", "true"}, 2}}) {
+    const FreePort port;
+    Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, lacks));
+    for (Process* node : {&head, &other}) {
+      const Result r = node->wait();
+      EXPECT_EQ(r.status, status);
+      EXPECT_SAYS(r.err, "node 1 (host ");
+      EXPECT_SAYS(r.err, status == 127 ? "'only-on-the-head'" : "/only/there");
+      EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
+    }
   }
 }
 
