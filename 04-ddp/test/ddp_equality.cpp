@@ -7,7 +7,7 @@
 // tolerance; 1 otherwise.
 #include "ddp/philox.hpp"
 #include "ddp/sampler.hpp"
-#include "training_step.hpp"
+#include "model/training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>

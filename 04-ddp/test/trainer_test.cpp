@@ -1,5 +1,5 @@
 // The Trainer on one rank in this process. fashion_mnist's tests run them on several.
-#include "trainer.hpp"
+#include "fashion_mnist/trainer.hpp"
 #include "idx_files.hpp"
 
 #include <multinode/base/files.hpp>

@@ -6,7 +6,7 @@
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
-#include "training_step.hpp"
+#include "model/training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>

@@ -4,7 +4,7 @@
 #include "ddp/philox.hpp"
 #include "ddp/reducer.hpp"
 #include "model/perceptron.hpp"
-#include "training_step.hpp"
+#include "model/training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>

@@ -4,12 +4,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "data/batch.hpp"
-#include "ddp/checkpoint.hpp"
-#include "ddp/reducer.hpp"
-#include "model/perceptron.hpp"
+#include "../data/batch.hpp"
+#include "../ddp/checkpoint.hpp"
+#include "../ddp/reducer.hpp"
+#include "perceptron.hpp"
 #ifdef DDP_ON_GPU
-#include "model/cuda.hpp"
+#include "cuda.hpp"
 #endif
 
 #include <multinode/base/check.hpp>

@@ -4,7 +4,7 @@
 // environment; 77 no GPU for --backend nccl.
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/philox.hpp"
-#include "training_step.hpp"
+#include "model/training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>

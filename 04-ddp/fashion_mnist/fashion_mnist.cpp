@@ -1,12 +1,12 @@
 // fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The loop is in
-// trainer.hpp, the training step in training_step.hpp. Exit status: 0 all ranks have the same parameters and the
+// trainer.hpp, the training step in model/training_step.hpp. Exit status: 0 all ranks have the same parameters and the
 // accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/fashion_mnist.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
-#include "training_step.hpp"
+#include "model/training_step.hpp"
 #include "trainer.hpp"
 
 #include <multinode/base/program_options.hpp>
