@@ -15,7 +15,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <random>
 
 namespace {
