@@ -42,7 +42,7 @@ class Run:
     """One training, with its folder and the processes that launch it."""
 
     def __init__(self, build, data, folder, starter, epochs):
-        self.folder, self.starter, self.launchers, self.daemons, self.starts = folder, starter, [], [], 0
+        self.folder, self.starter, self.launchers = folder, starter, []
         self.checkpoints = folder / "ck"
         self.environment = os.environ | {
             "DISTURBED_RUN": folder.name, "MULTINODE_SECRET": "a secret of this one campaign", "OMP_NUM_THREADS": "1",
@@ -51,7 +51,7 @@ class Run:
             "OMPI_MCA_orte_tmpdir_base": str(folder)}
         self.program = [build / "04-ddp/fashion_mnist", "--data", data, "--batch-size", "30", "--epochs", str(epochs),
                         "--min-accuracy", "0", "--timeout", "5", "--checkpoint-every", "10"]
-        self.mnrun, self.cluster = build / "01-environment/mnrun", build / "06-ray-style/cluster"
+        self.mnrun = build / "01-environment/mnrun"
 
     def start(self):
         program = [*self.program, "--checkpoint", self.checkpoints]
@@ -63,27 +63,13 @@ class Run:
             for node in range(2):
                 self.launch(self.mnrun, *place, "--node-rank", node, "--nproc-per-node", RANKS - 1 - node, *restarts,
                             *program)
-        elif self.starter == "mpirun":
-            self.launch("mpirun", "-n", RANKS, *program)
         else:
-            state = self.folder / f"state{self.starts}"
-            self.starts += 1
-            self.stop_cluster = [self.cluster, "stop", "--state", state]
-            self.daemons = []
-            for nodes, where in enumerate((["--head", "--port", 0], []), 1):
-                self.daemons.append(self.popen(self.cluster, "start", *where, "--num-cpus", RANKS, "--state", state))
-                subprocess.run([self.cluster, "status", "--wait-for-nodes", str(nodes), "--state", state],
-                               env=self.environment, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
-            self.launch(self.cluster, "run", "--num-workers", RANKS, "--max-failures", 3, "--state", state, "--",
-                        *program)
-
-    def popen(self, *command):
-        with open(self.folder / "output", "ab") as output:
-            return subprocess.Popen(list(map(str, command)), env=self.environment, stdin=subprocess.DEVNULL,
-                                    stdout=output, stderr=output, start_new_session=True)
+            self.launch("mpirun", "-n", RANKS, *program)
 
     def launch(self, *command):
-        self.launchers.append(self.popen(*command))
+        with open(self.folder / "output", "ab") as output:
+            self.launchers.append(subprocess.Popen(list(map(str, command)), env=self.environment, stdin=subprocess.DEVNULL,
+                                                   stdout=output, stderr=output, start_new_session=True))
 
     def processes(self):
         """Of this run: pid -> name."""
@@ -112,18 +98,13 @@ class Run:
                 launcher.kill()  # Open MPI 4.1.4 sometimes hangs in PMIx_server_finalize, when all ranks have ended
                 statuses.append(f"hung, and was killed: {launcher.wait()}")
         self.launchers = []
-        if self.daemons:
-            subprocess.run(list(map(str, self.stop_cluster)), env=self.environment, timeout=LIMIT, check=False,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            for daemon in self.daemons:
-                daemon.wait(LIMIT)
         return statuses
 
     def kill_all(self):
         while processes := self.processes():
             for pid in processes:
                 send(pid, signal.SIGKILL)
-            for process in self.launchers + self.daemons:
+            for process in self.launchers:
                 process.poll()
             time.sleep(0.05)
 
@@ -162,7 +143,7 @@ def damage(run, numbers):
 
 def disturb(run, numbers, fault):
     """Returns whether SIGTERM asked the run to end."""
-    ranks, agents = run.ranks(), [p.pid for p in run.launchers + run.daemons]
+    ranks, agents = run.ranks(), [p.pid for p in run.launchers]
     agent = numbers.choice(agents)
     if fault in ("rank", "two ranks", "damage"):
         for rank in numbers.sample(ranks, min(len(ranks), 1 + (fault == "two ranks"))):
@@ -198,7 +179,7 @@ def disturb(run, numbers, fault):
 def one(build, data, folder, seed, epochs, wanted):
     """A disturbed run. Returns the line about it, and what is wrong."""
     numbers = random.Random(seed)
-    starter = numbers.choice(["mnrun", "agents", "agents", "mpirun", "cluster"])
+    starter = numbers.choice(["mnrun", "agents", "mpirun"])
     fault = numbers.choice(["rank", "two ranks", "frozen rank", "agent", "frozen agent", "term", "rank, term", "term all",
                             "damage", "second run"])
     folder.mkdir()
