@@ -8,8 +8,7 @@ A row of the table is | job | process | listens on | from, to | ... |. "Listens 
   every address         0.0.0.0 or ::
   the node's address    another one
   nothing               no process of this job listens
-For each kind of job, what is seen must have a row, and each row must be seen, but for those whose fourth column begins
-with "briefly".
+What is seen must have a row, and each row must be seen, but for those whose fourth column begins with "briefly".
 Exit status: 0 right, 1 wrong, 77 this machine has no address but loopback, or no ss (iproute2).
 """
 import argparse

@@ -1,6 +1,6 @@
 """Checks TUTORIALS.md: every step of the tutorials has a row, what the rows name exists, and their commands run.
 
-usage: tutorials_test.py --build FOLDER [--hosts | --update | --tour FOLDER] [--only REGEX] [FILE]
+usage: tutorials_test.py --build FOLDER [--hosts | --tour FOLDER] [--only REGEX] [FILE]
 
 A row is | id | the tutorial's step and command | here | job script | tested | difference, or what is missing |. In the
 column "here" every `...` is a command; those behind "on a cluster:" are not run, but the files, programs and options in
@@ -16,7 +16,7 @@ and says who runs the commands, in the repository's root after `source build/rel
   run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two
                                        replicas that the stand-in for ngc starts
   `NAME`                               the test of this name in CTest, or the stand-in
---update writes the numbers at the top. Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
+Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
 """
 import argparse
 import concurrent.futures
@@ -35,7 +35,6 @@ STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 21, "EPFL": 36}
 KINDS = {"run for real": r"run\b|real\b", "on a stand-in": r"stand-in\b", "not run": r"not run\b", "nothing to run": "–"}
 ON_STAND_INS = r"(stand_ins|jobs\.(bcp|runai|kubernetes))\."  # the tests that run no real scheduler
 LIMIT = 60  # seconds for one row
-SUMMARY = re.compile(r"(?<=<!-- counted by ci/checks/tutorials_test.py -->\n)(?:\|.*\n)*")
 
 
 def parse(text):
@@ -43,26 +42,16 @@ def parse(text):
         if not re.match(r"\| *[A-Z]+-\d+ *\|", line):
             continue
         cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        name, _, here, job, tested, difference = (cells + [""] * 6)[:6]
+        name, _, here, job, tested = (cells + [""] * 5)[:5]
         local, _, cluster = here.partition("on a cluster:")
         found = re.search(r"run (here|on two hosts|on both hosts)", tested)
-        yield {"id": name, "cells": len(cells), "tested": tested, "partial": difference.startswith("partial"),
+        yield {"id": name, "cells": len(cells), "tested": tested,
                "kind": next((kind for kind, begin in KINDS.items() if re.match(begin, tested)), None),
                "commands": re.findall("`([^`]+)`", local), "cluster": re.findall("`([^`]+)`", cluster),
                "jobs": re.findall("`([^`]+)`", job), "tests": re.findall("`([^`]+)`", tested),
                "runs": found and found[1], "in_job": "run in a job" in tested,
                "status": int((re.findall(r"exit status (\d+)", tested) or [0])[0]),
                "beside": (re.findall(r"beside ([A-Z]+-\d+)", tested) or [None])[0]}
-
-
-def summary(rows):
-    lines = ["| tutorial | steps | " + " | ".join(KINDS) + " | partial |", "|---" * (len(KINDS) + 3) + "|"]
-    for tutorial in [*STEPS, ""]:
-        of_tutorial = [row for row in rows if row["id"].startswith(tutorial)]
-        counts = [sum(row["kind"] == kind for row in of_tutorial) for kind in KINDS]
-        counts.append(sum(row["partial"] for row in of_tutorial))
-        lines.append(f"| {tutorial or '**all**'} | {len(of_tutorial)} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def unknown(command, build):
@@ -117,8 +106,6 @@ def errors(text, build):
     steps = [f"{tutorial}-{number:02}" for tutorial, count in STEPS.items() for number in range(1, count + 1)]
     yield from (f"{step} has not exactly one row" for step in steps if ids.count(step) != 1)
     yield from (f"{name} is no step of the tutorials" for name in ids if name not in steps)
-    if not SUMMARY.search(text) or SUMMARY.search(text)[0] != summary(rows):
-        yield "the numbers at the top are not those of the rows: tutorials_test.py --update writes them"
 
 
 def prepared(root, commands):
@@ -193,7 +180,6 @@ def planted_faults(text, build):
         "so it is not real": ("stand-in `ngc`: `stand_ins.bcp` |", "real: `stand_ins.bcp` |"),
         "emulated GPU ran it": ("stand-in `emulated-gpu`, run here |", "run here |"),
         "a command that no test runs": (row, row.replace("run here", "real: `jobs.slurm.right`")),
-        "the numbers at the top": ("| BCP | 29", "| BCP | 28"),
         "cells, not 6": (row, row.replace("sh -c", "true | sh -c")),
     }
     for expected, (before, after) in faults.items():
@@ -206,14 +192,10 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--hosts", action="store_true", help="run the rows for two hosts")
     parser.add_argument("--tour", type=pathlib.Path, help="run what needs no GPU on this build")
-    parser.add_argument("--update", action="store_true", help="write the numbers at the top")
     parser.add_argument("--only", default="", help="a regular expression for the ids to run")
     parser.add_argument("file", type=pathlib.Path, nargs="?", default=ROOT / "TUTORIALS.md")
     options = parser.parse_args()
     build, text = options.build.resolve(), options.file.read_text()
-    if options.update:
-        text = SUMMARY.sub(lambda _: summary(list(parse(text))), text)
-        options.file.write_text(text)
     wrong = list(errors(text, build))
     caches = pathlib.Path.home() / ".cache/multinode"
     tools = {tool: pathlib.Path(os.environ.get("MULTINODE_" + folder.upper()) or caches / folder)
