@@ -179,7 +179,7 @@ std::vector<std::size_t> ProcessGroup::reap() {
   std::vector<std::size_t> ended;
   const auto reap_all = [&] {
     for (std::size_t i = 0; i < children_.size(); ++i)
-      if (children_[i].look()) ended.push_back(i);
+      if (children_[i].poll()) ended.push_back(i);
   };
   const auto one_ends = [this] { return std::ranges::any_of(children_, ending_now); };
   const auto one_failed = [&] {

@@ -1,7 +1,7 @@
 #include "explore/comparison.hpp"
 
 #include <multinode/base/check.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -5,8 +5,8 @@
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // explore as a user runs it.
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 

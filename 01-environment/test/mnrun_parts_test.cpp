@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <multinode/base/check.hpp>
 #include <nlohmann/json.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -2,8 +2,8 @@
 #include <multinode/base/descriptor.hpp>
 #include <multinode/store/tcp_store.hpp>
 
-#include <testing/faults.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

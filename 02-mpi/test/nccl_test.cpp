@@ -1,7 +1,7 @@
 // Runs the programs over NCCL, on emulated GPUs (common/emulated-gpu): they must call NCCL correctly, report the right
 // results and leave nothing behind.
-#include <testing/emulated_gpu.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/emulated_gpu.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include "benchmark/options.hpp"
 
 #include <multinode/base/program_options.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Runs the programs as a user does, and compares every row that they write with the expected rows.
-#include <testing/faults.hpp>
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

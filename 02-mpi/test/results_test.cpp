@@ -1,6 +1,6 @@
 #include "benchmark/results.hpp"
 
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

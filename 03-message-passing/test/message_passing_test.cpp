@@ -1,11 +1,11 @@
 // The check of a block, and the programs as a user runs them.
 #include <message_passing/exchange.hpp>
 
-#include <testing/emulated_gpu.hpp>
-#include <testing/faults.hpp>
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/emulated_gpu.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <who_waits/time.hpp>
 #include <who_waits/verdict.hpp>
 
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -102,7 +102,7 @@ std::string rendezvous_of(const Options& options, const multinode::Launch& launc
   if (!options.rendezvous.empty() || !launch.under_mpi || launch.world_size.value == 1) return options.rendezvous;
   const char* const home = std::getenv("HOME");
   if (!home || !*home) throw UsageError("HOME is not set: give --rendezvous file:PATH, in a folder that all ranks see");
-  std::string job = multinode::generation(launch);
+  std::string job = multinode::attempt_name(launch);
   std::ranges::replace(job, '/', '.');
   return fmt::format("file:{}/.who_waits-{}", home, job);
 }
@@ -182,7 +182,7 @@ class Watch {
         if (!ended) child_.signal(which);
         told_to_end_ = true;
       }
-      if (child_.look()) next = ended_at = Clock::now(), ended = true;
+      if (child_.poll()) next = ended_at = Clock::now(), ended = true;
       observer_.look(Clock::now());
       if (Clock::now() < next) continue;
       if (told_to_end_) {  // nothing to explain, and the other ranks may be gone

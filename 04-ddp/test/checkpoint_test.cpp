@@ -4,7 +4,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/net/address.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

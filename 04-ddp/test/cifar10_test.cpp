@@ -2,7 +2,7 @@
 #include "cifar10_files.hpp"
 
 #include <multinode/base/check.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // CPU, but for roundings, and with the same bits if it was interrupted.
 #include "fashion_mnist_ways.hpp"
 
-#include <testing/emulated_gpu.hpp>
+#include <test/support/emulated_gpu.hpp>
 
 #include <regex>
 

@@ -4,8 +4,8 @@
 
 #include "idx_files.hpp"
 
-#include <testing/faults.hpp>
-#include <testing/json_lines.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/json_lines.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // idx_files.hpp: small data sets for tests.
 #pragma once
 
-#include <testing/temporary_folder.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <zlib.h>
 

@@ -3,7 +3,7 @@
 #include "idx_files.hpp"
 
 #include <multinode/base/check.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

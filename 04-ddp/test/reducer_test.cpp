@@ -1,6 +1,6 @@
 #include "ddp/reducer.hpp"
 
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

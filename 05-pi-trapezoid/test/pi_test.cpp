@@ -1,8 +1,8 @@
 // pi as a user runs it.
-#include <testing/faults.hpp>
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -84,7 +84,7 @@ class Node {
       if (Clock::now() >= next_beat_) send({{"beat", true}});
       if (signals.next()) return "a signal came";
       ranks_.remove_if([this](Rank& rank) {
-        if (!rank.keeper.look()) return false;
+        if (!rank.keeper.poll()) return false;
         send({{"job", rank.job},
               {"attempt", rank.attempt},
               {"rank", rank.number},

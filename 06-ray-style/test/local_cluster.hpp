@@ -1,8 +1,8 @@
 // local_cluster.hpp: a cluster whose head and nodes are all on this host, for tests of whole programs.
 #pragma once
 
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

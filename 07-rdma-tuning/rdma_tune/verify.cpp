@@ -255,7 +255,7 @@ int run_command(const std::vector<std::string>& command, const Signals& signals)
                                    .when_parent_dies = SIGTERM,
                                    .mask = signals.before()});
   process.leave_group_alone();
-  while (!process.look()) {
+  while (!process.poll()) {
     pollfd polled{signals.descriptor(), POLLIN, 0};
     if (::poll(&polled, 1, -1) < 0 && errno != EINTR) check_errno(-1, "poll");
     while (const auto info = signals.next())

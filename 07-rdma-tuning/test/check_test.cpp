@@ -3,7 +3,7 @@
 
 #include "tree.hpp"
 
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -4,7 +4,7 @@
 #include "tree.hpp"
 
 #include <multinode/base/check.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include "rdma_tune/table.hpp"
 #include "tree.hpp"
 
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

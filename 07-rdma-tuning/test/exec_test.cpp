@@ -1,8 +1,8 @@
 // rdma_tune exec as a launcher starts it: on nodes that differ, each process gets its node's settings.
 #include "tree.hpp"
 
-#include <testing/faults.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // rdma_bw, with a stand-in for chapter 02's benchmark that moves the counters of a tree.
 #include "tree.hpp"
 
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <fstream>
 #include <tuple>

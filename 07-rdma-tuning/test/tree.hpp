@@ -19,7 +19,7 @@
 // Folders above a path are made as needed. A line replaces what those before it have made.
 #pragma once
 
-#include <testing/temporary_folder.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <array>
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Which rank the arbiter blames; the test sets the clock.
 #include <multinode/store/arbiter.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/report.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 // The backends of Communicator in whole programs that fail.
 #include <multinode/communicator/device.hpp>
-#include <testing/emulated_gpu.hpp>
-#include <testing/faults.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/emulated_gpu.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <signal.h>

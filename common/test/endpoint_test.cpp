@@ -2,7 +2,7 @@
 #include <multinode/launch/endpoint.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/store/tcp_store.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include <multinode/base/check.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/launch/host_list.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ struct Expected {
   int rank, world_size, local_rank, local_size, node_rank, node_count;
   enum How { master, mpi, agent, pod } how;
   std::string address;  // host:port
-  std::string generation;
+  std::string attempt;
 };
 
 // Every row of the table, and the nestings. A port of Slurm: 10000 + (job + 997 step) mod 20000.
@@ -131,8 +131,8 @@ TEST_P(Recorded, IsRead) {
     EXPECT_EQ(to_string(launch.launcher_store->value), "127.0.0.1:29400");
   }
   EXPECT_EQ(launch.master_address.value + ":" + std::to_string(launch.master_port.value), expected.address);
-  if (expected.generation != "?") {
-    EXPECT_EQ(generation(launch), expected.generation);
+  if (expected.attempt != "?") {
+    EXPECT_EQ(attempt_name(launch), expected.attempt);
   }
 }
 
@@ -242,9 +242,9 @@ TEST(Launch, TheNodesOfTheStepTakePrecedence) {
   EXPECT_EQ(read_launch(of_job).master_address.variable, "SLURM_JOB_NODELIST");
 }
 
-TEST(Launch, ARequeuedJobIsAnotherGeneration) {
+TEST(Launch, ARequeuedJobIsAnotherAttempt) {
   const Environment again = load("srun-none").environment + Environment{{"SLURM_RESTART_COUNT", "2"}};
-  EXPECT_EQ(generation(read_launch(again)), "1.0/2");
+  EXPECT_EQ(attempt_name(read_launch(again)), "1.0/2");
 }
 
 TEST(Launch, TheInnerLauncherWins) {

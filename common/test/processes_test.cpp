@@ -3,8 +3,8 @@
 #include <multinode/base/signals.hpp>
 #include <multinode/process/child_process.hpp>
 #include <multinode/process/process_tree.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ std::string output_of(ChildCommand command, Ending& ending) {
   for (ssize_t count; (count = read(from.get(), bytes.data(), bytes.size())) > 0;)
     text.append(bytes.data(), static_cast<std::size_t>(count));
   ending = process.wait();
-  EXPECT_FALSE(process.look());
+  EXPECT_FALSE(process.poll());
   return text;
 }
 

@@ -4,8 +4,8 @@
 #include <multinode/net/socket.hpp>
 #include <multinode/store/rendezvous_file.hpp>
 #include <multinode/store/secret.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -29,11 +29,9 @@ class RendezvousFile : public ::testing::Test {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes << std::flush;
     fs::permissions(path_, fs::perms(0600));
   }
-  void tell(const std::string& generation = "run/0") const {
-    write_place(path_, generation, {{"10.0.0.1", 1234}, "token"});
-  }
-  std::string read(const std::string& generation = "run/0", std::chrono::milliseconds timeout = 0ms) const {
-    return with_token(read_place(path_, generation, timeout));
+  void tell(const std::string& attempt = "run/0") const { write_place(path_, attempt, {{"10.0.0.1", 1234}, "token"}); }
+  std::string read(const std::string& attempt = "run/0", std::chrono::milliseconds timeout = 0ms) const {
+    return with_token(read_place(path_, attempt, timeout));
   }
   // The message for rank 0 and for the others: a UsageError of one line that names the file.
   std::string refusal() const {
@@ -59,11 +57,11 @@ TEST_F(RendezvousFile, IsReadableByItsOwnerOnlyAndLeavesNoOtherFile) {
   EXPECT_EQ(read(), "10.0.0.1:1234/token");
 }
 
-TEST_F(RendezvousFile, IsWaitedForUntilItsGenerationCame) {
-  for (const std::string generation : {"job 1/0", "job 1/1", "/0"}) {
-    auto other = std::async(std::launch::async, [&] { return read(generation, 20s); });
+TEST_F(RendezvousFile, IsWaitedForUntilThatOfItsAttemptCame) {
+  for (const std::string attempt : {"job 1/0", "job 1/1", "/0"}) {
+    auto other = std::async(std::launch::async, [&] { return read(attempt, 20s); });
     EXPECT_EQ(other.wait_for(50ms), std::future_status::timeout);
-    tell(generation);
+    tell(attempt);
     EXPECT_EQ(other.get(), "10.0.0.1:1234/token");
   }
 }

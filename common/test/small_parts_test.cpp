@@ -2,7 +2,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/limits.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

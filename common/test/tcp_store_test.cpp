@@ -3,7 +3,7 @@
 #include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
 #include <multinode/store/tcp_store.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -195,7 +195,7 @@ TEST(TcpStoreServer, NothingFromTheNetworkDrivesATerminal) {
 class Store : public ::testing::Test {
  protected:
   TcpStoreServer server_;
-  TcpStore a_{endpoint_of(server_), 100s}, own_{endpoint_of(server_), 100s, {.generation = "run/0"}},
+  TcpStore a_{endpoint_of(server_), 100s}, own_{endpoint_of(server_), 100s, {.attempt = "run/0"}},
       b_{endpoint_of(server_), 100s};
 };
 
@@ -268,7 +268,7 @@ TEST_F(Store, TooLargeIsRefusedAndChangesNothing) {
   EXPECT_EQ(a_.get("k", 0ms), "1");
 }
 
-TEST_F(Store, GenerationsAreKeptApart) {
+TEST_F(Store, AttemptsAreKeptApart) {
   a_.set("k", "of none");
   EXPECT_THROW(own_.get("k", 0ms), StoreTimeout);
   EXPECT_EQ(own_.compare_set("k", "", "of a run"), "of a run");
@@ -408,7 +408,7 @@ TEST(TcpStoreServer, ForgetsARunWhenItsLastRankHasLeft) {
   for (int start = 0; start < 3; ++start) {
     const auto rank = [&](int number) {
       return TcpStore(endpoint_of(server), 60s,
-                      {.generation = "run/" + std::to_string(start), .rank = number, .world_size = 2});
+                      {.attempt = "run/" + std::to_string(start), .rank = number, .world_size = 2});
     };
     TcpStore first = rank(0), second = rank(1);
     for (int i = 0; i < 100; ++i) first.set("large " + std::to_string(i), value);
@@ -417,7 +417,7 @@ TEST(TcpStoreServer, ForgetsARunWhenItsLastRankHasLeft) {
     second.goodbye();
     EXPECT_TRUE(server.wait_for_disconnects(60s, 1));
   }
-  TcpStore(endpoint_of(server), 60s, {.rank = 0, .world_size = 1}).goodbye();  // of no generation
+  TcpStore(endpoint_of(server), 60s, {.rank = 0, .world_size = 1}).goodbye();  // of no attempt
   EXPECT_TRUE(server.wait_for_disconnects(60s, 1));
   EXPECT_EQ(other.get("run/0", 0ms) + other.get("run/00/key", 0ms), "12");
 }
@@ -451,7 +451,7 @@ TEST(TcpStore, StrangersAndFalseServersAreFoundOut) {
   const std::string overheard = first.hello(hello);
   std::string changed = third.hello(hello);
   second.hello();
-  changed[9] ^= 1;  // the rank, after the length, the operation and an empty generation
+  changed[9] ^= 1;  // the rank, after the length, the operation and an empty attempt
   second.send(overheard);
   third.send(changed);
   for (Raw* raw : {&second, &third}) EXPECT_SAYS(raw->read_to_end(60s).value_or("silence"), "has another secret");

@@ -1,7 +1,7 @@
 // TorchStore and torch's own client on torch's own server; and TorchStore on other servers.
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/store/torch_store.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

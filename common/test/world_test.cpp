@@ -2,8 +2,8 @@
 #include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world.hpp>
-#include <testing/faults.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/faults.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -222,9 +222,9 @@ TEST(World, StrangersDisturbNobody) {
     for (int c = 0; c < 1000; ++c) idle.emplace_back(port, 60s, connect);
     std::mt19937 random(static_cast<unsigned>(i));
     const multinode::Secret secret{"the secret of a test", ""};
-    const std::string magic(multinode::protocol::magic), generation = "run//0", token = token_for(secret, "job /0");
+    const std::string magic(multinode::protocol::magic), attempt = "run//0", token = token_for(secret, "job /0");
     using multinode::protocol::Hello;
-    const auto hello = encode(proved(Hello{"job /0", generation, 1, 3}, "0123456789abcdef"));
+    const auto hello = encode(proved(Hello{"job /0", attempt, 1, 3}, "0123456789abcdef"));
     std::string noise(1000, '\0');
     std::generate(noise.begin(), noise.end(), [&] { return static_cast<char>(random()); });
     for (const std::string& bytes :
@@ -237,11 +237,10 @@ TEST(World, StrangersDisturbNobody) {
     using multinode::TcpStore;
     EXPECT_THROW(TcpStore(port, 60s), multinode::StoreRefused) << "without a token";
     EXPECT_THROW(TcpStore(port, 60s, {.token = token}), multinode::StoreRefused) << "not a rank";
-    EXPECT_THROW(TcpStore(port, 60s, {"job /0", generation, 1, 3}), multinode::StoreRefused)
-        << "knows the job's number";
-    EXPECT_THROW(TcpStore(port, 60s, {token_for(secret, "job 8/0"), generation, 1, 3}), multinode::StoreRefused)
+    EXPECT_THROW(TcpStore(port, 60s, {"job /0", attempt, 1, 3}), multinode::StoreRefused) << "knows the job's number";
+    EXPECT_THROW(TcpStore(port, 60s, {token_for(secret, "job 8/0"), attempt, 1, 3}), multinode::StoreRefused)
         << "of another job";
-    EXPECT_THROW(TcpStore(port, 60s, {token, generation, 1, 3}), multinode::RankTaken);
+    EXPECT_THROW(TcpStore(port, 60s, {token, attempt, 1, 3}), multinode::RankTaken);
     for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {}, environment);  // a second run with the same port
     for (int rank = 3; rank < 6; ++rank)
       ASSERT_TRUE(group.processes[static_cast<std::size_t>(rank)]->wait_for("world_program: .*\n"));

@@ -38,7 +38,7 @@ std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
       {.arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"},
        .descriptors = {nothing.get(), nothing.get(), errors.get()}});
   const auto start = std::chrono::steady_clock::now();
-  while (!ssh.look()) {
+  while (!ssh.poll()) {
     if (std::chrono::steady_clock::now() > start + timeout)  // the destructor kills ssh
       return "no answer within " + multinode::to_text(timeout);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -3,8 +3,8 @@
 #include "statistics.hpp"
 
 #include <multinode/base/options.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

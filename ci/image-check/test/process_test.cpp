@@ -1,8 +1,8 @@
 // Processes: what they start ends, however it behaves.
 #include "process.hpp"
 
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 #include "results.hpp"
 
 #include <multinode/base/options.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

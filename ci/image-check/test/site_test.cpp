@@ -2,8 +2,8 @@
 #include "site.hpp"
 
 #include <multinode/base/options.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Verdicts on speeds: what is found, and what is only noise.
 #include "statistics.hpp"
 
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 

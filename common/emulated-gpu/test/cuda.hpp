@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 // difference.
 #include <gtest/gtest.h>
 #include <nccl.h>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <atomic>
 #include <barrier>

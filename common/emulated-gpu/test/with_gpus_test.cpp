@@ -2,9 +2,9 @@
 // libraries.
 #include <gtest/gtest.h>
 #include <multinode/node/nvml.hpp>
-#include <testing/program_test.hpp>
-#include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/says.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <cuda_runtime_api.h>
 

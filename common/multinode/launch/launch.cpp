@@ -248,7 +248,7 @@ struct Row {
 
   Numbers numbers = {};                         // without a rank: one process per node or pod
   std::array<std::string_view, 2> run_id = {};  // the run's, or a job's and its step's
-  std::string_view restart_count = "";
+  std::string_view attempt = "";
 
   // How the processes meet: in MPI_Init if `mpi` is set, in the launcher's store, or at a master.
   std::string_view mpi = "";
@@ -281,7 +281,7 @@ constexpr Row srun = {
     .unless = ranked_inside_srun,
     .numbers = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_STEP_NUM_NODES"},
     .run_id = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-    .restart_count = "SLURM_RESTART_COUNT",
+    .attempt = "SLURM_RESTART_COUNT",
     .host_lists = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"},
     .port_otherwise = Port::of_job,
     .batch_system = "Slurm",
@@ -319,7 +319,7 @@ constexpr std::array table = {
         .known_by = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
         .numbers = torch_numbers,
         .run_id = {"TORCHELASTIC_RUN_ID"},
-        .restart_count = "TORCHELASTIC_RESTART_COUNT",
+        .attempt = "TORCHELASTIC_RESTART_COUNT",
         .finish = finish_torchrun},
     // OMPI_COMM_WORLD_NODE_RANK is not the node rank: it numbers this node's processes over all jobs.
     Row{.launcher = "Open MPI",
@@ -356,13 +356,13 @@ constexpr std::array table = {
         .known_by = {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
         .numbers = torch_numbers,
         .run_id = {"CLUSTER_JOB_ID"},
-        .restart_count = "CLUSTER_RESTART_COUNT",
+        .attempt = "CLUSTER_RESTART_COUNT",
         .store = "CLUSTER_STORE"},
     Row{.launcher = "mnrun",
         .known_by = {"MNRUN_STORE", "MNRUN_RUN_ID"},
         .numbers = torch_numbers,
         .run_id = {"MNRUN_RUN_ID"},
-        .restart_count = "MNRUN_RESTART_COUNT",
+        .attempt = "MNRUN_RESTART_COUNT",
         .store = "MNRUN_STORE"},
     Row{.launcher = "Ray Train",
         .known_by = {"RAY_JOB_ID", "RANK", "LOCAL_RANK"},
@@ -559,7 +559,7 @@ Launch read_launch(const Environment& environment) {
   }
   launch.run_id = variables.text(row.run_id[0]);
   if (!row.run_id[1].empty()) launch.run_id += "." + variables.text(row.run_id[1]);
-  launch.restart_count = variables.number(row.restart_count).value_or(FromVariable<int>{}).value;
+  launch.attempt = variables.number(row.attempt).value_or(FromVariable<int>{}).value;
   launch.under_mpi = variables.has(row.mpi);
   if (!row.store.empty())
     launch.launcher_store = {parse_store_place(variables.text(row.store), row.store), std::string(row.store)};
@@ -596,6 +596,6 @@ Environment without_process_variables(Environment environment) {
   return environment;
 }
 
-std::string generation(const Launch& launch) { return fmt::format("{}/{}", launch.run_id, launch.restart_count); }
+std::string attempt_name(const Launch& launch) { return fmt::format("{}/{}", launch.run_id, launch.attempt); }
 
 }  // namespace multinode

@@ -60,8 +60,8 @@ struct Launch : Nodes {
 
   SecretSource secret_source;
 
-  std::string run_id;     // separates runs that share a store; "" if the launcher has none
-  int restart_count = 0;  // number of restarts of this run
+  std::string run_id;  // separates runs that share a store; "" if the launcher has none
+  int attempt = 0;     // of this run: 0, after its first restart 1 ...
 };
 
 SecretSource read_secret_source(const Environment& environment);
@@ -82,7 +82,7 @@ Nodes read_nodes(const Environment& environment);
 // its children, so that the innermost launcher wins.
 Environment without_process_variables(Environment environment);
 
-// "run id/restart count": the prefix of the run's keys in a store, different after each restart.
-std::string generation(const Launch& launch);
+// "run id/number of the attempt": the prefix of the run's keys in a store, different after each restart.
+std::string attempt_name(const Launch& launch);
 
 }  // namespace multinode

@@ -139,14 +139,14 @@ ChildProcess::~ChildProcess() {
   waitpid(pid_, nullptr, 0);
 }
 
-bool ChildProcess::look() { return look(WNOHANG); }
+bool ChildProcess::poll() { return poll(WNOHANG); }
 
 const Ending& ChildProcess::wait() {
-  while (!ending_) look(0);
+  while (!ending_) poll(0);
   return *ending_;
 }
 
-bool ChildProcess::look(int flags) {
+bool ChildProcess::poll(int flags) {
   if (ending_) return false;
   siginfo_t info{};
   // WNOWAIT: while the process has not been reaped, its pid and its group's are not reused.

@@ -60,7 +60,7 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   const std::optional<Ending>& ending() const { return ending_; }
-  bool look();           // does not block; true: it has ended since the last call
+  bool poll();           // does not block; true: it has ended since the last call
   const Ending& wait();  // blocks until it has ended
 
   // Signals the process, or its whole group if it has one. Its pid is not reused before ~ChildProcess.
@@ -69,7 +69,7 @@ class ChildProcess {
   void leave_group_alone() { own_group_ = false; }
 
  private:
-  bool look(int flags);
+  bool poll(int flags);
 
   pid_t pid_ = -1;
   bool own_group_;

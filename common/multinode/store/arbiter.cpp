@@ -57,11 +57,11 @@ void Arbiter::beat(int rank, Progress progress, Time now) {
   state.progress = std::move(progress);
   state.heard = now;
   state.heartbeat = true;
-  const Look look{rank, now};
-  if (state.progress.wait == Progress::Wait::expired && !expired_) expired_ = look;
+  const LongWait wait{rank, now};
+  if (state.progress.wait == Progress::Wait::expired && !expired_) expired_ = wait;
   if (state.progress.wait == Progress::Wait::long_one && !stalled_ &&
-      looked_at_.insert(wait_of(rank, state.progress)).second)
-    stalled_ = look;
+      judged_.insert(wait_of(rank, state.progress)).second)
+    stalled_ = wait;
 }
 
 void Arbiter::fail(int rank, int status, std::string reason, Time now) {
@@ -86,14 +86,14 @@ void Arbiter::lose(int rank) {
 
 void Arbiter::tick(Time now) {
   if (ticked_ && now - *ticked_ > longest_gap)  // heartbeats may wait in this process's sockets
-    for (auto* look : {&expired_, &stalled_})
-      if (*look) (*look)->since = now;
+    for (auto* wait : {&expired_, &stalled_})
+      if (*wait) (*wait)->since = now;
   ticked_ = now;
   if (candidate_ && now >= candidate_->due) decide(candidate_->status, candidate_->text);
   // A rank that no longer says so has moved on.
-  const auto still = [this](const Look& look, Progress::Wait wait) {
-    const Rank& state = ranks_.at(look.rank);
-    return state.alive && state.progress.wait >= wait;
+  const auto still = [this](const LongWait& one, Progress::Wait kind) {
+    const Rank& state = ranks_.at(one.rank);
+    return state.alive && state.progress.wait >= kind;
   };
   if (expired_ && !still(*expired_, Progress::Wait::expired)) expired_.reset();
   if (!verdict_ && expired_ && now >= expired_->since + silence_limit) {
@@ -128,9 +128,9 @@ bool Arbiter::prints_verdict(int rank) {
   return printers_.emplace(ranks_.at(rank).hello.node, rank).first->second == rank;
 }
 
-// Finds the rank that the look's rank waits for.
-Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) const {
-  const int me = look.rank;
+// Finds the rank that the waiting one waits for.
+Arbiter::Judgement Arbiter::judge(const LongWait& wait, const std::string& waiting) const {
+  const int me = wait.rank;
   const Rank& waiter = ranks_.at(me);
   const auto late_text = [](int rank, const Rank& state) {
     return rank_text(rank, state.hello) + " is late: it " + (state.alive ? "is " : "has already ended; it was ") +
@@ -152,7 +152,7 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
   }
   std::vector<int> silent;
   for (const auto& [rank, state] : ranks_)
-    if (state.alive && state.heard <= look.since) silent.push_back(rank);
+    if (state.alive && state.heard <= wait.since) silent.push_back(rank);
   if (!silent.empty()) {
     const Rank& first = ranks_.at(silent[0]);
     std::string text = waiting + "; " + rank_text(silent[0], first.hello) +

@@ -60,7 +60,7 @@ class Arbiter {
     std::string text;
     Time due;
   };
-  struct Look {  // at the others, because of this rank's long wait
+  struct LongWait {  // of a rank: the others are to be judged
     int rank;
     Time since;
   };
@@ -72,13 +72,13 @@ class Arbiter {
   void decide(int status, std::string text) {
     if (!verdict_) verdict_.emplace(status, std::move(text));
   }
-  Judgement judge(const Look& look, const std::string& waiting) const;
+  Judgement judge(const LongWait& wait, const std::string& waiting) const;
 
   std::map<int, Rank> ranks_;
   std::optional<Candidate> candidate_;
-  std::optional<Look> expired_, stalled_;
+  std::optional<LongWait> expired_, stalled_;
   std::optional<Time> ticked_;
-  std::set<std::tuple<int, protocol::Lane, std::uint64_t>> looked_at_, reported_;  // waits; states of late ranks
+  std::set<std::tuple<int, protocol::Lane, std::uint64_t>> judged_, reported_;  // waits; states of late ranks
   std::optional<std::pair<int, std::string>> verdict_, notice_;
   std::map<std::string, int> printers_;  // by node
 };

@@ -1,4 +1,4 @@
-// The file: "multinode store", the generation, and the endpoint with the token, each on a line.
+// The file: "multinode store", the attempt, and the endpoint with the token, each on a line.
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
 #include <multinode/net/socket.hpp>
@@ -55,12 +55,12 @@ std::optional<std::string> content_of(const fs::path& file) {
 
 }  // namespace
 
-void write_place(const fs::path& file, const std::string& generation, const StorePlace& place) {
+void write_place(const fs::path& file, const std::string& attempt, const StorePlace& place) {
   content_of(file);
   std::string temporary = file.string() + ".XXXXXX";
   const Descriptor out(::mkstemp(temporary.data()));
   if (!out) throw unusable(file, errno);
-  const std::string text = std::string(first_line) + generation + "\n" + with_token(place) + "\n";
+  const std::string text = std::string(first_line) + attempt + "\n" + with_token(place) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
   if (written < 0 || ::fsync(out.get()) < 0 || ::rename(temporary.c_str(), file.c_str()) < 0) {
     const int error = errno;
@@ -69,12 +69,12 @@ void write_place(const fs::path& file, const std::string& generation, const Stor
   }
 }
 
-StorePlace read_place(const fs::path& file, const std::string& generation, std::chrono::milliseconds timeout) {
+StorePlace read_place(const fs::path& file, const std::string& attempt, std::chrono::milliseconds timeout) {
   Deadline deadline(timeout);
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
     const auto text = content_of(file);
-    if (text && text->starts_with(generation + "\n"))
-      return parse_store_place(text->substr(generation.size() + 1), "the rendezvous file " + file.string());
+    if (text && text->starts_with(attempt + "\n"))
+      return parse_store_place(text->substr(attempt.size() + 1), "the rendezvous file " + file.string());
     if (deadline.passed())
       throw StoreTimeout("rank 0 has not written the rendezvous file " + file.string() + " within " + to_text(timeout) +
                          (text ? "; the file there is from another run" : ""));

@@ -11,13 +11,12 @@
 
 namespace multinode {
 
-// Writes the file atomically, readable by its owner only, and replaces that of an earlier run. `generation` separates
+// Writes the file atomically, readable by its owner only, and replaces that of an earlier run. `attempt` separates
 // runs (see launch.hpp). Both functions throw UsageError, which names the file, on an I/O error and if the file is not
 // a rendezvous file, or belongs to or is open to another user; such a file is left unchanged.
-void write_place(const std::filesystem::path& file, const std::string& generation, const StorePlace& place);
+void write_place(const std::filesystem::path& file, const std::string& attempt, const StorePlace& place);
 
-// Waits for the file of this generation; throws StoreTimeout after `timeout`.
-StorePlace read_place(const std::filesystem::path& file, const std::string& generation,
-                      std::chrono::milliseconds timeout);
+// Waits for the file of this attempt; throws StoreTimeout after `timeout`.
+StorePlace read_place(const std::filesystem::path& file, const std::string& attempt, std::chrono::milliseconds timeout);
 
 }  // namespace multinode

@@ -2,7 +2,7 @@
 //   The client first sends `magic`: seven letters and the version. The server closes a connection at the first wrong
 //   byte of it, and answers with `magic` and its challenge: 16 random bytes. Then the client sends its hello and
 //   requests, and the server answers them in order. All are frames: the length of the rest (u32), a byte, a body.
-//     hello: generation, i32 rank, i32 world size, u32 timeout in ms, where, node, nonce (16 random bytes),
+//     hello: attempt, i32 rank, i32 world size, u32 timeout in ms, where, node, nonce (16 random bytes),
 //            proof: HMAC-SHA-256 with the token over "client", the challenge, and the hello with an empty proof
 //     answer to the hello, if it is `done`: HMAC-SHA-256 with the token over "server", the challenge, and the nonce
 //     request: operation      set: key, value, u32 readers   compare_set: key, expected, desired
@@ -18,7 +18,7 @@
 //   A client before its hello is called a stranger, after it a member. A stranger that does not prove that it knows the
 //   token of the run is refused, and so is one with a rank that another process has. A client leaves a server that does
 //   not prove it. After the hellos nothing is signed or encrypted: who can change packets on their way is not kept out.
-//   The server puts the generation of the hello and a slash before each key of a member.
+//   The server puts the attempt of the hello and a slash before each key of a member.
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
@@ -81,7 +81,7 @@ class Reader {
 
 template <class Stream, class AnyHello>
 void fields_of_hello(Stream& stream, AnyHello& hello) {
-  stream.string(hello.generation, max_hello);
+  stream.string(hello.attempt, max_hello);
   stream.number(hello.rank);
   stream.number(hello.world_size);
   stream.number(hello.timeout_ms);

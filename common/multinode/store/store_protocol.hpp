@@ -37,9 +37,9 @@ class Violation : public std::runtime_error {
 
 // The role of a process that connects.
 struct Hello {
-  std::string token{};       // of the run: it is not sent, but proved
-  std::string generation{};  // separates restarts in a store that outlives them
-  std::int32_t rank = -1;    // -1: a client that is not a rank: it has no heartbeat and gets no verdict
+  std::string token{};     // of the run: it is not sent, but proved
+  std::string attempt{};   // its name, which separates a run's attempts in a store that outlives them
+  std::int32_t rank = -1;  // -1: a client that is not a rank: it has no heartbeat and gets no verdict
   std::int32_t world_size = 0;
   std::uint32_t timeout_ms = 0;  // the deadline of the rank's operations, for messages
   std::string where{};           // "host h, pid p"

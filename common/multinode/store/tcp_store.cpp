@@ -53,7 +53,7 @@ std::string random_token() { return to_hex(random_bytes(16)); }
 
 TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol::Hello& hello,
                    std::optional<milliseconds> to_connect)
-    : prefix_(hello.generation.empty() ? "" : hello.generation + "/"),
+    : prefix_(hello.attempt.empty() ? "" : hello.attempt + "/"),
       timeout_(timeout),
       client_(server, to_connect.value_or(timeout),
               [&](TcpClient& client, Deadline& deadline) { shake_hands(client, hello, deadline); }) {}

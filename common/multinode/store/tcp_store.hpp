@@ -71,8 +71,8 @@ class TcpStore {
   // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`, and
   // StoreRefused or RankTaken if the server does not admit this process, or does not know the token. `timeout` is also
   // that of the functions that have none of their own; `to_connect` is another one for the connection. The server puts
-  // the generation and a slash before every key: they separate a run and its restarts in a store that outlives them
-  // (see generation() in launch.hpp).
+  // the attempt's name and a slash before every key: they separate the attempts of a run in a store that outlives them
+  // (see attempt_name() in launch.hpp).
   TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const protocol::Hello& hello = {},
            std::optional<std::chrono::milliseconds> to_connect = {});
 

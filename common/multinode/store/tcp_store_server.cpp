@@ -45,7 +45,7 @@ constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
 constexpr std::size_t overhead_of_key = 128;          // bytes of a map node
 constexpr std::size_t most_unauthenticated = 4 << 10;
 constexpr milliseconds hello_timeout(5'000);
-constexpr milliseconds printing_limit(500);                     // see Run::waiting
+constexpr milliseconds printing_limit(500);                     // see Attempt::waiting
 constexpr milliseconds tick_interval(50);                       // of the arbiters, while there is something to judge
 constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which a time point can hold
 
@@ -112,8 +112,8 @@ class TcpStoreServer::Implementation {
     std::uint32_t readers = 0;  // gets until it is deleted; 0: never
   };
 
-  // The ranks of one generation.
-  struct Run {
+  // The ranks of one attempt.
+  struct Attempt {
     Arbiter arbiter;
     std::map<int, Id> connections;  // of the ranks that are here
     bool told = false;              // the verdict has been sent to the ranks that print it
@@ -137,7 +137,7 @@ class TcpStoreServer::Implementation {
     std::optional<Will> will;
     std::uint32_t events = EPOLLIN | EPOLLRDHUP;
 
-    Run* run = nullptr;  // if it is a rank
+    Attempt* attempt = nullptr;  // if it is a rank
     int rank = -1;
   };
 
@@ -216,37 +216,37 @@ class TcpStoreServer::Implementation {
 
   // After the heartbeats of this turn have been read.
   void tell_verdicts() {
-    for (auto& [generation, run] : runs_) {
-      auto& arbiter = run.arbiter;
+    for (auto& [name, attempt] : attempts_) {
+      auto& arbiter = attempt.arbiter;
       if (arbiter.busy()) arbiter.tick(Clock::now());
       if (const auto notice = arbiter.take_notice())
-        if (const auto to = run.connections.find(notice->first); to != run.connections.end())
+        if (const auto to = attempt.connections.find(notice->first); to != attempt.connections.end())
           push(to->second, protocol::encode(Status::notice, notice->second));
-      if (arbiter.verdict()) tell_verdict(run);
-      if ((arbiter.busy() || !run.waiting.empty()) && !std::exchange(ticking_, true))
+      if (arbiter.verdict()) tell_verdict(attempt);
+      if ((arbiter.busy() || !attempt.waiting.empty()) && !std::exchange(ticking_, true))
         timers_.emplace(Clock::now() + tick_interval, Id{arbiters_id});
     }
   }
-  void tell_verdict(Run& run) {
-    if (!std::exchange(run.told, true)) {
-      for (const auto& [rank, id] : run.connections)
-        (run.arbiter.prints_verdict(rank) ? run.printers : run.waiting).insert(rank);
-      run.printing_until = Clock::now() + printing_limit;
-      for (const int rank : std::set(run.printers)) push_verdict(run, rank);
+  void tell_verdict(Attempt& attempt) {
+    if (!std::exchange(attempt.told, true)) {
+      for (const auto& [rank, id] : attempt.connections)
+        (attempt.arbiter.prints_verdict(rank) ? attempt.printers : attempt.waiting).insert(rank);
+      attempt.printing_until = Clock::now() + printing_limit;
+      for (const int rank : std::set(attempt.printers)) push_verdict(attempt, rank);
     }
-    std::erase_if(run.printers, [&](int rank) { return !run.connections.contains(rank); });
-    if (!run.printers.empty() && Clock::now() < run.printing_until) return;
-    for (const int rank : std::exchange(run.waiting, {})) push_verdict(run, rank);
+    std::erase_if(attempt.printers, [&](int rank) { return !attempt.connections.contains(rank); });
+    if (!attempt.printers.empty() && Clock::now() < attempt.printing_until) return;
+    for (const int rank : std::exchange(attempt.waiting, {})) push_verdict(attempt, rank);
   }
-  void push_verdict(Run& run, int rank) {  // unless the rank has left; a push may end another rank's connection
-    if (const auto to = run.connections.find(rank); to != run.connections.end())
-      push(to->second, verdict_for(run, rank));
+  void push_verdict(Attempt& attempt, int rank) {  // unless the rank has left; a push may end another rank's connection
+    if (const auto to = attempt.connections.find(rank); to != attempt.connections.end())
+      push(to->second, verdict_for(attempt, rank));
   }
 
-  static std::string verdict_for(Run& run, int rank) {
-    const auto& [status, text] = *run.arbiter.verdict();
+  static std::string verdict_for(Attempt& attempt, int rank) {
+    const auto& [status, text] = *attempt.arbiter.verdict();
     return protocol::encode(
-        protocol::Verdict{run.arbiter.prints_verdict(rank), static_cast<std::uint8_t>(status), text});
+        protocol::Verdict{attempt.arbiter.prints_verdict(rank), static_cast<std::uint8_t>(status), text});
   }
 
   void push(Id id, const std::string& frame) {
@@ -383,23 +383,24 @@ class TcpStoreServer::Implementation {
     hello.proof.clear();
     if (entry_.ranks_only && hello.rank < 0) return refuse(Status::refused, "it serves only ranks of its run");
     if (hello.rank >= 0) {
-      Run& run = runs_[hello.generation];
+      Attempt& attempt = attempts_[hello.attempt];
       // Ids grow, so this is the later one of the two connections.
-      if (const auto first = run.connections.find(hello.rank);
-          run.arbiter.repeats(hello) && first != run.connections.end() && first->second < connection.id)
+      if (const auto first = attempt.connections.find(hello.rank);
+          attempt.arbiter.repeats(hello) && first != attempt.connections.end() && first->second < connection.id)
         drop(Id{first->second});
-      if (const auto why = run.arbiter.join(hello, Clock::now()); !why.empty()) return refuse(Status::taken, why);
-      connection.run = &run;
+      if (const auto why = attempt.arbiter.join(hello, Clock::now()); !why.empty()) return refuse(Status::taken, why);
+      connection.attempt = &attempt;
       connection.rank = hello.rank;
-      run.connections[hello.rank] = connection.id;
+      attempt.connections[hello.rank] = connection.id;
     }
     connection.admitted = true;
     unauthenticated_.erase(connection.id);
     clear_deadline(connection);
     count_admitted(1);
-    if (!hello.generation.empty()) connection.prefix = hello.generation + "/";
+    if (!hello.attempt.empty()) connection.prefix = hello.attempt + "/";
     answer(connection, Status::done, proof);
-    if (connection.run && connection.run->told) connection.out += verdict_for(*connection.run, connection.rank);
+    if (connection.attempt && connection.attempt->told)
+      connection.out += verdict_for(*connection.attempt, connection.rank);
   }
 
   void count_admitted(int change) {
@@ -471,7 +472,7 @@ class TcpStoreServer::Implementation {
       case Operation::goodbye:
         stored_bytes_ -= size_of(connection.will);
         connection.will.reset();
-        if (connection.run) connection.run->arbiter.leave(connection.rank);
+        if (connection.attempt) connection.attempt->arbiter.leave(connection.rank);
         connection.leaving = true;
         return answer(connection, Status::done);
       case Operation::get:
@@ -485,8 +486,8 @@ class TcpStoreServer::Implementation {
 
   // A rank's heartbeat or failure.
   void on_status_of_rank(Connection& connection, Request request) {
-    if (!connection.run) throw protocol::Violation("a heartbeat, but not of a rank");
-    auto& arbiter = connection.run->arbiter;
+    if (!connection.attempt) throw protocol::Violation("a heartbeat, but not of a rank");
+    auto& arbiter = connection.attempt->arbiter;
     if (request.operation == Operation::fail)
       return arbiter.fail(connection.rank, request.status, std::move(request.value), Clock::now());
     arbiter.beat(connection.rank, std::move(request.progress), Clock::now());
@@ -569,15 +570,15 @@ class TcpStoreServer::Implementation {
       const auto present = values_.find(key);
       if (present == values_.end() || present->second.bytes.empty()) store(key, value);
     }
-    if (connection->run) {
-      connection->run->connections.erase(connection->rank);
-      connection->run->arbiter.lose(connection->rank);
-      if (connection->run->connections.empty() && !connection->prefix.empty()) erase_keys_of(connection->prefix);
+    if (connection->attempt) {
+      connection->attempt->connections.erase(connection->rank);
+      connection->attempt->arbiter.lose(connection->rank);
+      if (connection->attempt->connections.empty() && !connection->prefix.empty()) erase_keys_of(connection->prefix);
     }
     if (connection->admitted) count_admitted(-1);
   }
 
-  // The last rank of a generation has left. The store of mnrun outlives it, and serves the restarts.
+  // The last rank of an attempt has left. The store of mnrun outlives it, and serves the next one.
   void erase_keys_of(const std::string& prefix) {
     for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
          at = values_.erase(at))
@@ -595,9 +596,9 @@ class TcpStoreServer::Implementation {
   std::vector<Id> woken_;                // whose get can be answered
   std::map<std::string, Value> values_;  // not hashed, so that clients cannot send colliding keys
   Waiting waiting_;
-  std::map<std::string, Run> runs_;  // by generation
-  bool ticking_ = false;             // a timer for the arbiters is set
-  bool raised_ = false;              // the limit of descriptors
+  std::map<std::string, Attempt> attempts_;  // by attempt
+  bool ticking_ = false;                     // a timer for the arbiters is set
+  bool raised_ = false;                      // the limit of descriptors
   std::size_t stored_bytes_ = 0;
   std::array<char, 64 << 10> chunk_{};
 

@@ -70,7 +70,7 @@ std::string stopped_ranks(const Launch& launch) {
         if (const std::size_t equals = line.find('='); equals != line.npos)
           variables.emplace(line.substr(0, equals), line.substr(equals + 1));
       const Launch other = read_launch(variables);
-      if (other.world_size.value > 1 && generation(other) == generation(launch))
+      if (other.world_size.value > 1 && attempt_name(other) == attempt_name(launch))
         stopped.push_back("rank " + std::to_string(other.rank.value) + " (pid " + name + ")");
     } catch (const UsageError&) {
     }
@@ -191,7 +191,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     const Secret secret = read_secret(launch.secret_source);
     if (first && secret.bytes.empty())
       std::cerr << program + ": " + warning_without_secret(secret) + "\n" << std::flush;
-    return token_for(secret, "job " + generation(launch));
+    return token_for(secret, "job " + attempt_name(launch));
   };
   if (options.rendezvous.starts_with("tcp:")) {
     place = {parse_endpoint(options.rendezvous.substr(4), "--rendezvous"), token_of_job()};
@@ -200,8 +200,8 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     const std::filesystem::path file = options.rendezvous.substr(5);
     meet_through(
         launch, options, random_token(),
-        [&](const StorePlace& served) { write_place(file, generation(launch), served); },
-        [&](std::chrono::milliseconds left) { return read_place(file, generation(launch), left); });
+        [&](const StorePlace& served) { write_place(file, attempt_name(launch), served); },
+        [&](std::chrono::milliseconds left) { return read_place(file, attempt_name(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
   } else if (launch.launcher_store) {
@@ -210,7 +210,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
                   ", which serves the store";
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
-    const std::string key = "multinode/" + generation(launch) + "/store";
+    const std::string key = "multinode/" + attempt_name(launch) + "/store";
     // Everybody can read and change torchrun's store: the token does not go there, and a false place is found out.
     const std::string token = token_of_job();
     meet_through(
@@ -256,7 +256,7 @@ World::World(std::string program, Launch launch, Options options)
   std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to closed connections without MSG_NOSIGNAL
   const std::string where = "host " + host_name() + ", pid " + std::to_string(getpid());
   const std::string who = "rank " + std::to_string(rank());
-  impl.hello = {.generation = "run/" + generation(launch_),
+  impl.hello = {.attempt = "run/" + attempt_name(launch_),
                 .rank = rank(),
                 .world_size = size(),
                 .timeout_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.timeout.count(), UINT32_MAX)),

@@ -50,7 +50,7 @@ class World {
   const Launch& launch() const { return launch_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // The store, with the keys of this run and restart only. For the thread that made the World.
+  // The store, with the keys of this attempt only. For the thread that made the World.
   TcpStore& store();
   Watchdog& watchdog();
 

@@ -1,8 +1,8 @@
 // node_check as image-check runs it.
-#include <testing/emulated_gpu.hpp>
-#include <testing/json_lines.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/emulated_gpu.hpp>
+#include <test/support/json_lines.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -6,8 +6,8 @@
 #include "../memory.hpp"
 #include "../names.hpp"
 
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include "report.hpp"
 #include "html.hpp"
 
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 

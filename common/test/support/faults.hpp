@@ -2,7 +2,7 @@
 #pragma once
 
 #include <multinode/net/address.hpp>
-#include <testing/program_test.hpp>
+#include <test/support/program_test.hpp>
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 #include <multinode/process/process_tree.hpp>
-#include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <poll.h>
 #include <signal.h>

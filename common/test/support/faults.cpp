@@ -1,4 +1,4 @@
-#include <testing/faults.hpp>
+#include <test/support/faults.hpp>
 
 #include <signal.h>
 

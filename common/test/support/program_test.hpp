@@ -3,7 +3,7 @@
 
 #include <multinode/base/descriptor.hpp>
 #include <multinode/process/child_process.hpp>
-#include <testing/says.hpp>
+#include <test/support/says.hpp>
 
 #include <sys/types.h>
 
