@@ -42,7 +42,7 @@ std::string objection(const System& system, const Gid& gid, const Wanted& wanted
   if (gid.net_device.empty() || system.net_devices.empty()) return "";
   const NetDevice* const net = system.find_net_device(gid.net_device);
   if (!net) return "of another network namespace: no " + gid.net_device + " here";
-  if (net->vlan && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
+  if (net->vlan && !wanted.subnet) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
   const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
   if (!net->addresses.empty() && std::ranges::none_of(net->addresses, is_its))
     return "of another network namespace: not an address of " + net->name + " here";
@@ -122,7 +122,7 @@ void warn(Choice& choice) {
       for (const GidVerdict& gid : port.gids)
         if (reasons.find(gid.reason) == reasons.npos)
           reasons += (reasons.empty() ? ": " : ", ") + gid.reason +
-                     (gid.reason.starts_with("VLAN") ? " (--vlan takes it)" : "");
+                     (gid.reason.starts_with("VLAN") ? " (--subnet with its network takes it)" : "");
       choice.warnings.push_back(name + ": no GID fits" + reasons);
     }
     if (!port.usable) continue;

@@ -30,9 +30,8 @@ struct Subnet {
 
 struct Wanted {
   Family family = Family::automatic;      // --family
-  std::optional<Subnet> subnet = {};      // --subnet; none: any
+  std::optional<Subnet> subnet = {};      // --subnet; none: any, but not of a VLAN
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
-  bool vlan = false;                      // --vlan: GIDs of VLAN interfaces too
 };
 
 struct GidVerdict {

@@ -2,7 +2,6 @@
 
 #include "exports.hpp"
 #include "options.hpp"
-#include "simulate.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/net/address.hpp>
@@ -51,6 +50,7 @@ int run_exec(int argc, const char* const* argv) {
   for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version, by_index)) {
     const auto [variable, is_new] = variables.try_emplace(one.name, one.value);
     (is_new ? added : kept) += " " + one.name + "=" + variable->second;
+    if (verbose && !one.remark.empty()) std::cerr << node + one.name + ": " + one.remark + "\n";
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
   }
   if (verbose) {

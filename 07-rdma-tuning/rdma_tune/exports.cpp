@@ -1,12 +1,14 @@
 #include "exports.hpp"
 
-#include "simulate.hpp"
+#include <multinode/base/text.hpp>
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 
 namespace rdma {
+
+using multinode::Environment;
 
 namespace {
 
@@ -55,13 +57,12 @@ Subnet covering(const System& system, const std::vector<const PortChoice*>& port
 }  // namespace
 
 std::vector<Export> socket_exports(const System& system, const Choice& choice) {
-  std::vector<Export> all{{"NCCL_IB_DISABLE", "1", "no RDMA here: sockets"}};
+  std::vector<Export> all{{"NCCL_IB_DISABLE", "1"}};
   const NetDevice* const net = socket_interface(system, choice);
-  if (net)
-    all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for the bootstrap, and for sockets"});
-  all.push_back({"NCCL_SOCKET_NTHREADS", "4", "for sockets only, not for RDMA"});
-  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must not exceed 64"});
-  if (net) all.push_back({"UCX_NET_DEVICES", net->name, ""});
+  if (net) all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name});  // = asks for this name exactly
+  all.push_back({"NCCL_SOCKET_NTHREADS", "4"});
+  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8"});  // threads times sockets must not exceed 64
+  if (net) all.push_back({"UCX_NET_DEVICES", net->name});
   return all;
 }
 
@@ -96,54 +97,79 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
 
   std::vector<Export> all;
-  multinode::Environment set;
+  Environment set;
   const auto add = [&](const std::string& name, const std::string& value, const std::string& remark = "") {
     all.push_back({name, value, remark});
     set[name] = value;
   };
-  const auto is_right = [&] { return compare_with_nccl(system, used, version, set).same; };
-  const NcclNode by_itself = nccl_node(system, version, {});
+  const auto is_right = [&] { return where_nccl_differs(system, used, version, set).empty(); };
+  const std::vector<NcclPort> by_itself = nccl_ports(system, version, {});
   // NCCL may use a port whose state or link layer sysfs does not show.
   const auto differs = [&](const PortChoice& port) {
     const bool known = !port.port->state.empty() && port.port->link_layer != LinkLayer::unknown;
-    return !known || port.usable != (by_itself.find(port.port) != nullptr);
+    return !known || port.usable != (find_gid(by_itself, port.port) != nullptr);
   };
   if (std::ranges::any_of(used.ports, differs))
     add("NCCL_IB_HCA", "=" + names,
-        left_out.empty() ? "these names exactly, each with its port"
-                         : "without" + left_out + ": NCCL before 2.21 takes one index for all");
+        left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all");
   const bool has_rule = version >= NcclVersion{2, 21, 0};
   bool wants_index = roce && one_index && (by_index || !has_rule) && (by_index || !is_right());
   if (roce && !wants_index && has_rule && (choice.wanted.subnet || !is_right())) {
     const std::vector<Export> before = all;
-    add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6",
-        "NCCL finds the GID of each port by these");
+    add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6");
     add("NCCL_IB_ROCE_VERSION_NUM", "2");
     if (choice.wanted.subnet || !is_right())
-      add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text(),
-          "NCCL would take other GIDs without it");
+      add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text());
     if (!is_right() && one_index) {
       all = before;
       wants_index = true;
     } else if (!is_right()) {
       std::string wrong;
-      for (const auto& row : compare_with_nccl(system, used, version, set).rows)
-        if (!row.same) wrong += " " + row.port->device->name;
+      for (const PortChoice* port : where_nccl_differs(system, used, version, set)) wrong += " " + port->device->name;
       all.back().remark = "and still NCCL takes another GID on" + wrong + ": leave it out with --device";
     }
   }
-  if (wants_index) add("NCCL_IB_GID_INDEX", index, "the same on all of these ports");
-  add("UCX_NET_DEVICES", names, "no TCP in this list: UCX fails instead of using TCP");
+  if (wants_index) add("NCCL_IB_GID_INDEX", index);
+  add("UCX_NET_DEVICES", names);  // no TCP in this list: UCX fails instead of using TCP
   if (one_index) add("UCX_IB_GID_INDEX", index);
-  if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n", "soft RoCE needs it");
+  if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
   return all;
 }
 
-std::string perftest_arguments(const Choice& choice) {
-  const auto port = std::ranges::find_if(choice.ports, &PortChoice::usable);
-  if (port == choice.ports.end()) return "";
-  return "-d " + port->device->name + " -i " + std::to_string(port->port->number) +
-         (port->chosen >= 0 ? " -x " + std::to_string(port->chosen) : "");
+std::vector<const PortChoice*> where_nccl_differs(const System& system, const Choice& choice, NcclVersion version,
+                                                  const Environment& variables) {
+  const std::vector<NcclPort> used = nccl_ports(system, version, variables);
+  std::vector<const PortChoice*> different;
+  for (const PortChoice& port : choice.ports) {
+    const NcclGid* const gid = find_gid(used, port.port);
+    const bool same = port.usable && gid ? gid->failure.empty() && (port.chosen < 0 || gid->index == port.chosen)
+                                         : !port.usable && !gid;
+    if (!same) different.push_back(&port);
+  }
+  return different;
+}
+
+std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
+                                  const Environment& variables) {
+  const auto is_right = [&](const Environment& all) {
+    return where_nccl_differs(system, choice, version, all).empty();
+  };
+  if (is_right(variables)) return "";
+  std::vector<std::string> set, guilty;
+  Environment without = variables;
+  for (const char* name :
+       {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
+        "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROUTABLE_FLID_GID_INDEX"}) {
+    if (!without.erase(name)) continue;
+    Environment but_one = variables;
+    but_one.erase(name);
+    set.push_back(name + ("=" + variables.at(name)));
+    if (is_right(but_one)) guilty.push_back(set.back());
+  }
+  if (guilty.empty() && is_right(without)) guilty = set;
+  if (guilty.empty()) return "";
+  return multinode::join(guilty, ", ") + (guilty.size() > 1 ? " make" : " makes") + " NCCL " + version.text() +
+         " use other ports or GIDs than rdma_tune: unset " + (guilty.size() > 1 ? "them" : "it");
 }
 
 }  // namespace rdma

@@ -1,7 +1,5 @@
 #include "nccl_gid.hpp"
 
-#include <multinode/base/text.hpp>
-
 #include <arpa/inet.h>
 #include <pwd.h>
 #include <strings.h>
@@ -9,11 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <optional>
 
 namespace rdma {
@@ -100,42 +96,32 @@ class GidSearch {
         roce_version_(number_of(variables, "NCCL_IB_ROCE_VERSION_NUM", 2)),
         range_(text_of(variables, "NCCL_IB_ADDR_RANGE"), ipv4_, version) {}
 
-  // Every index that it may end with: an uninitialized version can have any value, another one at each slot.
   NcclGid run() const {
-    if (range_.crashes) return {{}, "SIGSEGV", "it crashes: NCCL_IB_ADDR_RANGE has no mask"};
-    std::map<int, std::string> taken{{0, "where the search starts: it found none better"}};
+    if (range_.crashes) return {.failure = "SIGSEGV"};
+    Gid taken = slot(0);
+    bool undefined = false;
     for (int next = 1; next < port_.slots; ++next) {
       const Gid candidate = slot(next);
       if (is_ipv4(candidate.address) != ipv4_ || !range_.contains(candidate.address, ipv4_)) continue;
-      std::map<int, std::string> after;
-      for (const auto& [index, reason] : taken) {
-        const Gid current = slot(index);
-        if (is_ipv4(current.address) != ipv4_) {
-          after[next] = std::string("the first of the address family AF_INET") + (ipv4_ ? "" : "6");
-          continue;
-        }
-        bool may_take = false, may_stay = true;
-        if (is_valid(candidate.address)) {
-          for (const Gid& gid : {current, candidate})
-            if (const std::string failure = version_of(gid).failure; !failure.empty())
-              return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/"))};
-          const std::optional<int> old_version = version_of(current).number;
-          std::optional<int> new_version = version_of(candidate).number;
-          if (!new_version && initializes_candidate_) new_version = -1;
-          const bool is_better = !is_valid(current.address);
-          may_take =
-              new_version.value_or(roce_version_) == roce_version_ && (is_better || old_version != roce_version_);
-          may_stay = !may_take || !new_version || (!old_version && !is_better);
-        }
-        if (may_stay) after[index] = reason;
-        if (may_take) after[next] = "the first of RoCE v" + std::to_string(roce_version_);
+      if (is_ipv4(taken.address) != ipv4_) {
+        taken = candidate;
+        continue;
       }
-      taken = std::move(after);
+      if (!is_valid(candidate.address)) continue;
+      for (const Gid& gid : {taken, candidate})
+        if (const std::string failure = version_of(gid).failure; !failure.empty()) return {.failure = failure};
+      const std::optional<int> old_version = version_of(taken).number;
+      std::optional<int> new_version = version_of(candidate).number;
+      if (!new_version && initializes_candidate_) new_version = -1;
+      const bool is_better = !is_valid(taken.address);
+      if (new_version.value_or(roce_version_) != roce_version_ || (!is_better && old_version == roce_version_))
+        continue;
+      if (!new_version || (!old_version && !is_better))
+        undefined = true;  // the search may go either way, unless it fails later
+      else
+        taken = candidate;
     }
-    NcclGid result{{}, "", "an uninitialized variable of NCCL decides"};
-    for (const auto& [index, reason] : taken) result.indices.push_back(index);
-    if (taken.size() == 1) result.reason = taken.begin()->second;
-    return result;
+    return undefined ? NcclGid{.failure = "undefined"} : NcclGid{taken.index};
   }
 
  private:
@@ -168,42 +154,29 @@ class GidSearch {
   Range range_;
 };
 
-NcclGid failed(int index) {
-  const std::string call = "ibv_query_gid(" + std::to_string(index) + ")";
-  return {{}, call, "the table has no slot " + std::to_string(index)};
-}
+NcclGid failed_query(int index) { return {.failure = "ibv_query_gid(" + std::to_string(index) + ")"}; }
 
-// The index goes to ibv_query_gid, and as 8 bits to the queue pair.
 NcclGid queried(const Port& port, NcclGid gid) {
-  for (const int index : gid.indices)
-    if (index < 0 || index >= port.slots) return failed(index);
-  if (gid.indices.size() == 1 && gid.indices.front() > 255)
-    gid.reason = "the queue pair gets 8 bits of it: " + std::to_string(gid.indices.front() & 255);
+  if (gid.failure.empty() && (gid.index < 0 || gid.index >= port.slots)) return failed_query(gid.index);
   return gid;
 }
 
-constexpr NcclVersion automatic{2, 21, 0};
-
 NcclGid of_ethernet(const Port& port, NcclVersion version, const Environment& variables) {
-  const bool is_automatic = version >= automatic;
+  const bool is_automatic = version >= NcclVersion{2, 21, 0};
   const int index = number_of(variables, "NCCL_IB_GID_INDEX", is_automatic ? -1 : 0);
-  if (index < 0 && is_automatic) return queried(port, GidSearch(port, version, variables).run());
-  const bool is_set = !text_of(variables, "NCCL_IB_GID_INDEX").empty();
-  return queried(port, {{index}, "", is_set ? "NCCL_IB_GID_INDEX" : "the default before 2.21"});
+  return queried(port, index < 0 && is_automatic ? GidSearch(port, version, variables).run() : NcclGid{index});
 }
 
 NcclGid of_infiniband(const Port& port, NcclVersion version, const Environment& variables) {
   if (version < NcclVersion{2, 22, 0}) {
-    NcclGid gid = of_ethernet(port, version, variables);  // the answer is not used
-    if (gid.failure.empty()) gid = {{0}, "", "InfiniBand: the index is not used"};
-    return gid;
+    const NcclGid gid = of_ethernet(port, version, variables);  // the index is not used, but a failure counts
+    return gid.failure.empty() ? NcclGid{0} : gid;
   }
   const int routable = number_of(variables, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1);
-  if (routable < 0) return failed(routable);
+  if (routable < 0) return failed_query(routable);
   const auto gid = std::ranges::find(port.gids, routable, &Gid::index);
-  if (routable < port.slots && gid != port.gids.end() && (gid->address[4] || gid->address[5]))
-    return {{routable}, "", "InfiniBand: this GID has a routable FLID"};
-  return queried(port, {{0}, "", "InfiniBand: the index is not used"});
+  const bool has_flid = routable < port.slots && gid != port.gids.end() && (gid->address[4] || gid->address[5]);
+  return queried(port, {has_flid ? routable : 0});
 }
 
 // A list of names as in NCCL_IB_HCA and NCCL_SOCKET_IFNAME: ^ excludes, = compares whole names.
@@ -263,49 +236,34 @@ std::string NcclVersion::text() const {
          (patch == newest_patch ? "" : "." + std::to_string(patch));
 }
 
-std::string NcclGid::text() const {
-  if (indices.empty()) return "fails";
-  return multinode::join(indices, " or ", [](int index) { return std::to_string(index); });
-}
-
 NcclGid nccl_gid(const Port& port, NcclVersion version, const Environment& variables) {
   return (port.link_layer == LinkLayer::infiniband ? of_infiniband : of_ethernet)(port, version, variables);
 }
 
-const NcclGid* NcclNode::find(const Port* port) const {
+const NcclGid* find_gid(const std::vector<NcclPort>& ports, const Port* port) {
   const auto found = std::ranges::find(ports, port, &NcclPort::port);
   return found == ports.end() ? nullptr : &found->gid;
 }
 
-NcclNode nccl_node(const System& system, NcclVersion version, const Environment& variables) {
-  NcclNode node;
+std::vector<NcclPort> nccl_ports(const System& system, NcclVersion version, const Environment& variables) {
   const std::string net = text_of(variables, "NCCL_NET");
   const std::string interfaces = text_of(variables, "NCCL_SOCKET_IFNAME");
   const NameList wanted(interfaces, 16, false);
-  if (!interfaces.empty() && !system.net_devices.empty() &&
-      std::ranges::none_of(system.net_devices, [&](const NetDevice& one) { return wanted.selects(one.name, -1); })) {
-    node.reason = "it fails: NCCL_SOCKET_IFNAME=" + interfaces + " names no interface here";
-    return node;
-  }
-  if (!net.empty() && strcasecmp(net.c_str(), "IB") != 0) {
-    node.reason = "NCCL_NET=" + net;
-    return node;
-  }
-  if (number_of(variables, "NCCL_IB_DISABLE", 0) != 0) {
-    node.reason = "NCCL_IB_DISABLE=" + text_of(variables, "NCCL_IB_DISABLE");
-    return node;
-  }
-  const std::size_t most = version >= NcclVersion{2, 18, 5} ? 32 : 16;
+  const bool no_interface =
+      !interfaces.empty() && !system.net_devices.empty() &&
+      std::ranges::none_of(system.net_devices, [&](const NetDevice& one) { return wanted.selects(one.name, -1); });
+  if (no_interface || (!net.empty() && strcasecmp(net.c_str(), "IB") != 0) ||
+      number_of(variables, "NCCL_IB_DISABLE", 0) != 0)
+    return {};
+  constexpr std::size_t most = 32;
   const NameList list(text_of(variables, "NCCL_IB_HCA"), most, version >= NcclVersion{2, 30, 0});
+  std::vector<NcclPort> ports;
   for (const Device& device : system.devices)
-    for (const Port& port : device.ports) {
-      if (node.ports.size() == most || !port.is_active() || port.link_layer == LinkLayer::unknown) continue;
-      if (list.selects(device.name, port.number))
-        node.ports.push_back({&device, &port, nccl_gid(port, version, variables)});
-    }
-  node.uses_rdma = !node.ports.empty();
-  if (!node.uses_rdma) node.reason = text_of(variables, "NCCL_IB_HCA").empty() ? "no active RDMA port" : "NCCL_IB_HCA";
-  return node;
+    for (const Port& port : device.ports)
+      if (ports.size() < most && port.is_active() && port.link_layer != LinkLayer::unknown &&
+          list.selects(device.name, port.number))
+        ports.push_back({&device, &port, nccl_gid(port, version, variables)});
+  return ports;
 }
 
 Environment with_nccl_files(Environment variables, const std::filesystem::path& sysfs, NcclVersion version) {

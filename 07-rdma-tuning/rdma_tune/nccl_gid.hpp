@@ -1,5 +1,5 @@
 // nccl_gid.hpp: the ports that NCCL uses, and the GID index of each, by version and NCCL's variables. It restates the
-// functions of NCCL's net_ib.cc; test/gid_answers_test.cpp compares it with recorded answers of those functions.
+// functions of NCCL's net_ib.cc from 2.20 on; test/gid_answers_test.cpp compares it with their recorded answers.
 #pragma once
 
 #include "system.hpp"
@@ -20,13 +20,10 @@ struct NcclVersion {
 
 // What NCCL does with a port.
 struct NcclGid {
-  // Several: NCCL reads a variable that it has not initialized, and any of these may be the answer.
-  std::vector<int> indices;
-  std::string failure;  // "read types/10: EINVAL", "ibv_query_gid(24)", "SIGSEGV": NCCL fails; there are no indices
-  std::string reason;   // how it came to that index, or why it fails
-
-  int index() const { return indices.size() == 1 ? indices.front() : -1; }  // -1: it fails, or several are possible
-  std::string text() const;                                                 // "3", "2 or 7", "fails"
+  int index = -1;  // -1: it fails
+  std::string failure =
+      "";  // "read types/10: EINVAL", "ibv_query_gid(24)", "SIGSEGV"; "undefined": NCCL reads a variable
+           // that it has not initialized, so the index depends on the compiler and on earlier calls
 };
 NcclGid nccl_gid(const Port& port, NcclVersion version, const multinode::Environment& variables);
 
@@ -35,14 +32,9 @@ struct NcclPort {
   const Port* port;
   NcclGid gid;
 };
-struct NcclNode {
-  bool uses_rdma = false;
-  std::string reason;  // why it does not
-  std::vector<NcclPort> ports;
-
-  const NcclGid* find(const Port* port) const;
-};
-NcclNode nccl_node(const System& system, NcclVersion version, const multinode::Environment& variables);
+// The ports that NCCL uses; none if it uses sockets.
+std::vector<NcclPort> nccl_ports(const System& system, NcclVersion version, const multinode::Environment& variables);
+const NcclGid* find_gid(const std::vector<NcclPort>& ports, const Port* port);  // null: NCCL does not use the port
 
 // Adds the variables that NCCL reads from its configuration files where `variables` lacks them. The files are those of
 // the machine that `sysfs` belongs to: /etc/nccl.conf beside /sys. Of this machine also ~/.nccl.conf or NCCL_CONF_FILE.

@@ -26,9 +26,8 @@ po::options_description wanted_options(Wanted& wanted) {
                       "addresses to take: ipv4, ipv6, or auto: IPv6 only where there is no IPv4")(
       "subnet",
       po::value<std::string>()->notifier([&wanted](const auto& text) { wanted.subnet = Subnet::parse(text); }),
-      "only addresses of this network, as 10.0.0.0/16")("device", po::value(&wanted.devices)->composing(),
-                                                        "only this device, by its exact name; may be repeated")(
-      "vlan", po::bool_switch(&wanted.vlan), "GIDs of VLAN interfaces too");
+      "only addresses of this network, as 10.0.0.0/16, also of a VLAN")(
+      "device", po::value(&wanted.devices)->composing(), "only this device, by its exact name; may be repeated");
   return known;
 }
 

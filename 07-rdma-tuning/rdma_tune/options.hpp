@@ -14,7 +14,7 @@ namespace rdma {
 // --sysfs DIR and --json FILE
 boost::program_options::options_description system_options(std::string& sysfs, std::string& json);
 
-// --family, --subnet, --device, --vlan
+// --family, --subnet, --device
 boost::program_options::options_description wanted_options(Wanted& wanted);
 
 // The value of --nccl.

@@ -1,9 +1,8 @@
 // rdma_tune: which RDMA devices, ports and GIDs are here, which are right for NCCL, UCX and perftest, and what to
 // export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
-#include "rdma_tune/check.hpp"
 #include "rdma_tune/compare.hpp"
+#include "rdma_tune/diagnosis.hpp"
 #include "rdma_tune/exec.hpp"
-#include "rdma_tune/simulate.hpp"
 #include "rdma_tune/table.hpp"
 #include "rdma_tune/verify.hpp"
 
@@ -22,11 +21,11 @@ struct Command {
   std::string_view name;
   int (*run)(int argc, const char* const* argv);
 };
-constexpr Command commands[] = {
-    {"table", rdma::run_table},     {"simulate", rdma::run_simulate}, {"check", rdma::run_check},
-    {"compare", rdma::run_compare}, {"verify", rdma::run_verify},     {"exec", rdma::run_exec},
-    {"advise", rdma::run_check},
-};
+constexpr Command commands[] = {{"table", rdma::run_table},
+                                {"exec", rdma::run_exec},
+                                {"verify", rdma::run_verify},
+                                {"check", rdma::run_check},
+                                {"compare", rdma::run_compare}};
 
 int run(int argc, const char* const* argv) {
   if (argc < 2 || argv[1][0] == '-' || argv[1][0] == '\0') return rdma::run_table(argc, argv);

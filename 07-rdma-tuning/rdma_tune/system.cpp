@@ -128,13 +128,13 @@ class Reader {
       }
       NetDevice net;
       net.name = name;
-      net.state = word(folder / "operstate");
       net.mtu = number(folder / "mtu", 0);
       unsigned flags = 0;
       if (const std::string text = word(folder / "flags"); !text.empty())
         if (!text.starts_with("0x") || !parse_number(std::string_view(text).substr(2), flags, 16))
           problem(folder / "flags", shown(text) + " is not a hexadecimal number");
-      net.is_up = net.state == "up" || ((net.state.empty() || net.state == "unknown") && (flags & IFF_UP));
+      const std::string state = word(folder / "operstate");
+      net.is_up = state == "up" || ((state.empty() || state == "unknown") && (flags & IFF_UP));
       net.is_loopback = flags & IFF_LOOPBACK;
       const int type = number(folder / "type", 1);
       net.is_infiniband = type == 32;
@@ -144,7 +144,6 @@ class Reader {
       net.has_default_route = name == with_default_route;
       const fs::path real = canonical(folder);
       net.is_virtual = real.native().find("/devices/virtual/") != std::string::npos;
-      net.pci = pci_of(real);
       net.vlan = vlan(name, folder);
       system_.net_devices.push_back(std::move(net));
     }
@@ -427,6 +426,16 @@ int numa_node(const System& system, const std::string& pci) {
   return -1;
 }
 
+// The PCI addresses from the host bridge down to a device; empty if there is none.
+std::vector<std::string> pci_path(const System& system, const std::string& pci) {
+  std::error_code error;
+  std::vector<std::string> parts;
+  if (!is_pci_address(pci)) return parts;
+  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
+    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
+  return parts;
+}
+
 }  // namespace
 
 bool Gid::is_link_local() const { return address[0] == 0xfe && (address[1] & 0xc0) == 0x80; }
@@ -485,15 +494,6 @@ fs::path machine_of(const fs::path& sysfs) {
   return root.filename() == "sys" ? root.parent_path() : fs::path();
 }
 
-std::vector<std::string> pci_path(const System& system, const std::string& pci) {
-  std::error_code error;
-  std::vector<std::string> parts;
-  if (!is_pci_address(pci)) return parts;
-  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
-    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
-  return parts;
-}
-
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b) {
   const std::vector<std::string> a = pci_path(system, pci_a), b = pci_path(system, pci_b);
   const auto common = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -501,17 +501,6 @@ int distance(const System& system, const std::string& pci_a, const std::string& 
   const int numa_a = numa_node(system, pci_a), numa_b = numa_node(system, pci_b);
   if (numa_a >= 0 && numa_b >= 0) return numa_a == numa_b ? 1 : 2;
   return common == 1 ? 1 : 3;
-}
-
-Nearest nearest(const System& system, const std::string& pci, const std::vector<Candidate>& places) {
-  Nearest result;
-  for (const Candidate& place : places) {
-    const int d = distance(system, pci, place.pci);
-    if (d > result.distance || d == 3) continue;
-    if (d < result.distance) result = {{}, d};
-    result.names.push_back(place.name);
-  }
-  return result;
 }
 
 }  // namespace rdma

@@ -56,7 +56,6 @@ struct Device {
 
 struct NetDevice {
   std::string name;
-  std::string state = "";  // operstate
   bool is_up = false;
   bool is_loopback = false;
   bool is_infiniband = false;  // IPoIB
@@ -64,9 +63,8 @@ struct NetDevice {
   bool is_bond = false;
   bool has_default_route = false;
   int mtu = 0;
-  std::optional<int> vlan = {};  // its number; 0: unknown
-  bool is_virtual = false;       // no hardware below it: lo, a bridge, a veth
-  std::string pci = "";
+  std::optional<int> vlan = {};             // its number; 0: unknown
+  bool is_virtual = false;                  // no hardware below it: lo, a bridge, a veth
   std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
 };
 
@@ -95,21 +93,8 @@ std::string shown_path(const std::filesystem::path& path);
 // The folder that has `sysfs` as its sys: "/" of "/sys". Empty if it has another name.
 std::filesystem::path machine_of(const std::filesystem::path& sysfs);
 
-// The PCI addresses from the host bridge down to a device; empty if there is none.
-std::vector<std::string> pci_path(const System& system, const std::string& pci);
-
 // How far two devices are apart, by the paths of their PCI addresses below root/devices: 0 the same PCI switch, 1 the
 // same NUMA node, 2 another NUMA node, 3 unknown.
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
-
-// The nearest of some places to a PCI address; none if no distance is known.
-struct Candidate {
-  std::string name, pci;
-};
-struct Nearest {
-  std::vector<std::string> names;
-  int distance = 3;
-};
-Nearest nearest(const System& system, const std::string& pci, const std::vector<Candidate>& places);
 
 }  // namespace rdma

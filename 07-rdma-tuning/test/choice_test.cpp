@@ -77,7 +77,7 @@ TEST(Choice, OfEachTree) {
       {"s2-readd", {"rxe0 1: not in 10.9.0.0/16\n", "rxe0 3: chosen"}, "", on("10.9.0.0/16")},
       {"s3-nov4", {"rxe0 2: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"}, ""},
       {"s4-vlan", {"rxe0 4: VLAN 100\n"}, soft},
-      {"s4-vlan", {"rxe0 4: chosen"}, "", {.subnet = Subnet::parse("192.168.100.0/24"), .vlan = true}},
+      {"s4-vlan", {"rxe0 4: chosen"}, "", on("192.168.100.0/24")},
       {"s5-multi",
        {"warning: rxe0 port 1 is slower than others (2.5 Gb/sec"},
        "UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
@@ -114,9 +114,9 @@ TEST(Choice, OfEachTree) {
        "UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3"},
       {"vlan",
        {"mlx5_0 5: VLAN 200\n",
-        "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)\n"},
+        "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--subnet with its network takes "
+        "it)\n"},
        sockets},
-      {"vlan", {}, "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5", {.vlan = true}},
       {"infiniband", {"mlx5_0 0: InfiniBand needs none\n"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
       {"infiniband-and-roce",
        {"mlx5_4 3: RoCE beside InfiniBand, which has more bandwidth; see --device\n"},
@@ -170,7 +170,7 @@ TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
   System system = rdma::read_system(tree.sys());
   for (rdma::NetDevice& net : system.net_devices)
     if (net.name == "enp61s0") net.addresses = {"10.1.0.50/24", "fe80::1/64"};
-  Choice choice = choose(system, Wanted{Family::ipv4, {}, {}, false});
+  Choice choice = choose(system, Wanted{Family::ipv4, {}, {}});
   EXPECT_EQ(choice.ports.at(0).chosen, -1);
   EXPECT_EQ(choice.ports.at(0).gids.at(3).reason, "of another network namespace: not an address of enp61s0 here");
   for (rdma::NetDevice& net : system.net_devices)

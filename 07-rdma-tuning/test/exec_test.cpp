@@ -1,13 +1,11 @@
-// rdma_tune exec as a launcher starts it: on nodes that differ, each process gets its node's settings.
+// rdma_tune exec: each process gets its node's settings.
 #include "tree.hpp"
 
-#include <test/support/faults.hpp>
 #include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <memory>
 
 namespace exec_test {
 
@@ -83,6 +81,17 @@ TEST(Exec, ACommandThatCannotBeRun) {
   EXPECT_EQ(folder.err, "rdma_tune exec: cannot run /: Permission denied\n");
 }
 
+TEST(Exec, OnANodeWithoutRdma) {
+  const Result result = exec(Tree::load("no-device"), {"-v", "--", "sh", "-c", print_variables});
+  EXPECT_EQ(result.out,
+            "NCCL_IB_DISABLE=1\n"
+            "NCCL_NSOCKS_PERTHREAD=8\n"
+            "NCCL_SOCKET_IFNAME==eth0\n"
+            "NCCL_SOCKET_NTHREADS=4\n"
+            "UCX_NET_DEVICES=eth0\n");
+  EXPECT_SAYS(result.err, "no usable RDMA port here: these are settings for sockets\n");
+}
+
 TEST(Exec, ElasticFabricAdapter) {
   const Result result = exec(Tree::load("efa"), {"-v", "--", "sh", "-c", print_variables});
   EXPECT_EQ(result.out, "");
@@ -99,31 +108,5 @@ TEST(Exec, SocketsOnRequest) {
             "NCCL_SOCKET_NTHREADS=4\n"
             "UCX_NET_DEVICES=rail0\n");
 }
-
-#ifdef PATH_mnrun
-// Three nodes: one where NCCL finds the GID without settings, one with a link-local address first, and one without
-// RDMA.
-TEST(Exec, UnderALauncherEachNodeHasItsOwn) {
-  const Tree by_itself = Tree::load("mlx5-pairs"), by_rule = Tree::load("ipv4-link-local"),
-             none = Tree::load("no-device");
-  const std::pair<const Tree*, std::string> nodes[] = {
-      {&by_itself, "none none"}, {&by_rule, "10.1.0.0/24 none"}, {&none, "none 1"}};
-  const multinode::testing::FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
-  std::vector<std::unique_ptr<Process>> agents;
-  for (const auto& [tree, expected] : nodes) {
-    std::vector<std::string> words{PATH_mnrun, "--nnodes", "3", "--node-rank", std::to_string(agents.size())};
-    words.insert(words.end(), {"--master-addr", "127.0.0.1", "--master-port", port});
-    words.insert(words.end(), {PATH_rdma_tune, "exec", "--sysfs", tree->sys().string(), "--", "sh", "-c"});
-    words.push_back("echo rank $RANK: ${NCCL_IB_ADDR_RANGE-none} ${NCCL_IB_DISABLE-none}");
-    agents.push_back(std::make_unique<Process>(words));
-  }
-  for (std::size_t node = 0; node < 3; ++node) {
-    const Result result = agents[node]->wait();
-    EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_SAYS(result.out, "rank " + std::to_string(node) + ": " + nodes[node].second + "\n");
-  }
-}
-#endif
 
 }  // namespace exec_test

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -44,8 +43,8 @@ TEST(System, ReadsOfRealTreesWhatWasPrintedThen) {
         EXPECT_EQ(port.slots, 1024);
         for (const Gid& gid : port.gids)
           got += d.name + " " + std::to_string(port.number) + " " + std::to_string(gid.index) + " " +
-                 rdma::testing::sysfs_gid(gid.address) + (gid.type == GidType::roce_v2 ? " RoCE v2 " : " ? ") +
-                 gid.net_device + "\n";
+                 rdma::sysfs_gid(gid.address) + (gid.type == GidType::roce_v2 ? " RoCE v2 " : " ? ") + gid.net_device +
+                 "\n";
       }
     std::ifstream summary(std::string(RDMA_FIXTURES) + "/" + name + ".summary");
     std::string expected;
@@ -72,10 +71,9 @@ TEST(System, PortsAndInterfacesOfARealTree) {
   EXPECT_EQ(device(system, "rxe0").net_devices, std::vector<std::string>{"eth0"});
   EXPECT_TRUE(net_device(system, "eth0").is_up);
   EXPECT_FALSE(net_device(system, "eth0").is_virtual);
-  EXPECT_EQ(net_device(system, "eth0").pci, "0000:00:04.0");
   EXPECT_EQ(net_device(system, "eth0").mtu, 1500);
   EXPECT_FALSE(net_device(system, "v0").is_up);
-  EXPECT_EQ(net_device(system, "v1").state, "lowerlayerdown");
+  EXPECT_FALSE(net_device(system, "v1").is_up);
   EXPECT_TRUE(net_device(system, "bond0").is_bond);
   EXPECT_TRUE(net_device(system, "bond0").is_virtual);
   EXPECT_TRUE(net_device(system, "lo").is_loopback);
@@ -111,19 +109,6 @@ TEST(System, InNaturalOrder) {
   std::string names;
   for (const Device& d : read_system(tree.sys()).devices) names += d.name + " ";
   EXPECT_EQ(names, "ibp3s0 mlx4_0 mlx5_1 mlx5_9 mlx5_10 mlx5_bond_0 ");
-}
-
-TEST(System, ATableWhoseFirstFileIsNot0) {
-  Tree tree;
-  tree.add(
-      "D /sys/class/infiniband/mlx5_0/ports/1\nF 444 /sys/class/infiniband/mlx5_0/ports/1/link_layer = Ethernet\\n");
-  tree.add("G /sys/class/infiniband/mlx5_0/ports/1 12 10.0.0.1 v2 eth0");
-  const System system = read_system(tree.sys());
-  const Port& port = system.devices.at(0).ports.at(0);
-  ASSERT_EQ(port.gids.size(), 1U);
-  EXPECT_EQ(port.gids[0].index, 12);
-  EXPECT_EQ(port.gids[0].text(), "10.0.0.1");
-  EXPECT_EQ(port.slots, 13);
 }
 
 TEST(System, NothingThere) {
@@ -196,29 +181,6 @@ TEST(System, AFifoDoesNotHoldItUp) {
   std::filesystem::remove(state);
   ASSERT_EQ(mkfifo(state.c_str(), 0600), 0);
   EXPECT_EQ(device(read_system(tree.sys()), "mlx5_0").ports.at(0).state, "");
-}
-
-TEST(System, EightTablesOf1024SlotsInLessThan100Milliseconds) {
-  Tree tree;
-  for (int i = 0; i < 8; ++i) {
-    const std::string port = "/sys/class/infiniband/mlx5_" + std::to_string(i) + "/ports/1";
-    tree.add("F 444 " + port + "/link_layer = Ethernet\\n\nZ " + port + " 1024");
-    tree.add("G " + port + " 1023 10.1.0.1 v2 eth0");
-  }
-  // The processor's time: it is what a machine takes that does nothing else. The best of many.
-  double best = 1e9;
-  for (int run = 0; run < 20 && best >= 100; ++run) {
-    const std::clock_t start = std::clock();
-    const System system = read_system(tree.sys());
-    best = std::min(best, 1000.0 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-    ASSERT_EQ(system.devices.size(), 8U);
-    for (const Device& d : system.devices) {
-      ASSERT_EQ(d.ports.at(0).slots, 1024);
-      ASSERT_EQ(d.ports.at(0).gids.size(), 1U);
-    }
-  }
-  RecordProperty("milliseconds", std::to_string(best));
-  EXPECT_LT(best, 100);
 }
 
 TEST(Gid, KindsOfAddresses) {

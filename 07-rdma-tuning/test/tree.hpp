@@ -1,51 +1,32 @@
-// tree.hpp: a sysfs tree as text, made into a folder.
-//
-//   include NAME                           the lines of another tree
-//   gpu PLACE NUMA_NODE                    a GPU; PLACE is its path below /sys/devices, of the addresses above it
-//   card PLACE NUMA_NODE DEVICE LINK_LAYER NET_DEVICE SLOTS RATE
-//                                          an RDMA card with one active port, an empty GID table and an interface
-//   addresses DEVICE NET_DEVICE INDEX ADDRESS...
-//                                          in its GID table from INDEX on: each address twice, RoCE v1 and v2
-//   G PATH INDEX ADDRESS TYPE NET_DEVICE   a slot of the table of the port at PATH; TYPE is v1, v2 or ib, or ! for an
-//                                          error
-//   Z PATH COUNT                           COUNT empty slots of it
-//   D PATH                                 a folder
-//   F MODE PATH = CONTENTS                 a file; \n, \t, \\ and \xNN in its contents
-//   L PATH -> TARGET                       a symbolic link
-//   E MODE PATH ! ERROR                    a file that cannot be read: here a link to a folder, which stops root too
-//   X PATH                                 nothing: removes what is there
-//   # COMMENT
-//
-// Folders above a path are made as needed. A line replaces what those before it have made.
+// tree.hpp: a sysfs tree in a folder that is removed with its object.
 #pragma once
 
+#include "unpack_tree/unpack.hpp"
+
+#include <unistd.h>
 #include <test/support/temporary_folder.hpp>
 
-#include <array>
-#include <cstdint>
 #include <filesystem>
 #include <string>
 
 namespace rdma::testing {
 
-using Address = std::array<std::uint8_t, 16>;
-std::string sysfs_gid(const Address& address);  // all eight groups of four digits
+// In memory where there is room: a tree has thousands of files.
+inline std::filesystem::path parent_of_trees() {
+  std::error_code error;
+  const std::filesystem::path memory = "/dev/shm";
+  const bool has_room = std::filesystem::space(memory, error).available > (64U << 20);
+  return !error && has_room && access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
+}
 
 class Tree : public multinode::testing::TemporaryFolder {
  public:
-  // `lines` as of add(). Without any, there is nothing but sys/ in it.
-  explicit Tree(const std::string& lines = "");
-
-  // trees/NAME.txt, or one from a real soft-RoCE device: "s1-plain" to "s8-netns-shared".
+  // `lines` as of unpack(). Without any, there is nothing but sys/ in it.
+  explicit Tree(const std::string& lines = "") : TemporaryFolder(parent_of_trees()) { add("D /sys\n" + lines); }
   static Tree load(const std::string& name) { return Tree("include " + name); }
 
-  // More lines; throws std::runtime_error for one that is none of the above.
-  void add(const std::string& lines);
-
+  void add(const std::string& lines) { unpack(lines, path()); }
   std::filesystem::path sys() const { return *this / "sys"; }
-
- private:
-  void write_slot(const std::filesystem::path& path, const std::string& gid);
 };
 
 }  // namespace rdma::testing

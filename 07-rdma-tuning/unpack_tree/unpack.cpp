@@ -1,15 +1,14 @@
-#include "tree.hpp"
+#include "unpack.hpp"
 
 #include <fmt/core.h>
 
 #include <arpa/inet.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
 
-namespace rdma::testing {
+namespace rdma {
 
 namespace fs = std::filesystem;
 
@@ -53,19 +52,11 @@ void fail_to_read(const fs::path& path) {
 
 constexpr const char* empty_slot = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 
-// In memory where there is room: a tree has thousands of files.
-fs::path parent_of_trees() {
-  std::error_code error;
-  const fs::path memory = "/dev/shm";
-  const bool has_room = fs::space(memory, error).available > (64U << 20);
-  return !error && has_room && access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path();
-}
-
 std::string lines_of(const std::string& tree) {
   fs::path path = fs::path(RDMA_TREES) / (tree + ".txt");
   if (!fs::exists(path)) path = fs::path(RDMA_FIXTURES) / (tree + ".txt");
   if (!fs::exists(path)) throw std::runtime_error("no tree named " + tree);
-  return multinode::testing::text_of(path);
+  return (std::ostringstream() << std::ifstream(path).rdbuf()).str();
 }
 
 Address parsed(const std::string& text) {
@@ -123,19 +114,15 @@ std::string sysfs_gid(const Address& address) {
   return text;
 }
 
-Tree::Tree(const std::string& lines) : TemporaryFolder(parent_of_trees()) {
-  fs::create_directory(sys());
-  replace(*this / "empty slot", empty_slot);
-  add(lines);
-}
-
-void Tree::write_slot(const fs::path& path, const std::string& gid) {
-  if (gid != empty_slot) return replace(path, gid);
-  make_room(path);
-  fs::create_hard_link(*this / "empty slot", path);
-}
-
-void Tree::add(const std::string& lines) {
+void unpack(const std::string& lines, const fs::path& folder) {
+  // Empty slots are links to one file: a tree has thousands of them.
+  const fs::path one_empty_slot = folder / "empty slot";
+  if (!fs::exists(one_empty_slot)) replace(one_empty_slot, empty_slot);
+  const auto write_slot = [&](const fs::path& path, const std::string& gid) {
+    if (gid != empty_slot) return replace(path, gid);
+    make_room(path);
+    fs::create_hard_link(one_empty_slot, path);
+  };
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {
     std::istringstream words(line);
@@ -144,7 +131,7 @@ void Tree::add(const std::string& lines) {
       if (!(words >> next)) throw std::runtime_error("not a line of a tree: " + line);
       return next;
     };
-    const auto path = [&] { return *this / fs::path(word()).relative_path(); };
+    const auto path = [&] { return folder / fs::path(word()).relative_path(); };
     // What follows a separator and a blank, to the end of the line.
     const auto rest_after = [&](const std::string& separator) {
       if (word() != separator) throw std::runtime_error("not a line of a tree: " + line);
@@ -170,45 +157,46 @@ void Tree::add(const std::string& lines) {
       word();
       fail_to_read(path());
     } else if (kind == "Z") {
-      const fs::path folder = path();
+      const fs::path port = path();
       for (int i = 0, count = std::stoi(word()); i < count; ++i) {
-        write_slot(folder / "gids" / std::to_string(i), empty_slot);
-        fail_to_read(folder / "gid_attrs/types" / std::to_string(i));
-        fail_to_read(folder / "gid_attrs/ndevs" / std::to_string(i));
+        write_slot(port / "gids" / std::to_string(i), empty_slot);
+        fail_to_read(port / "gid_attrs/types" / std::to_string(i));
+        fail_to_read(port / "gid_attrs/ndevs" / std::to_string(i));
       }
     } else if (kind == "G") {
-      const fs::path folder = path();
+      const fs::path port = path();
       const std::string index = word(), address = word(), type = word(), net_device = word();
       const auto attribute = [&](const char* name, const std::string& text) {
-        const fs::path file = folder / "gid_attrs" / name / index;
+        const fs::path file = port / "gid_attrs" / name / index;
         text == "!" ? fail_to_read(file) : replace(file, text + "\n");
       };
-      replace(folder / "gids" / index, sysfs_gid(parsed(address)) + "\n");
+      replace(port / "gids" / index, sysfs_gid(parsed(address)) + "\n");
       attribute("types", type == "!" ? type : type == "v2" ? "RoCE v2" : "IB/RoCE v1");
       attribute("ndevs", net_device);
     } else if (kind == "include") {
-      add(lines_of(word()));
+      unpack(lines_of(word()), folder);
     } else if (kind == "gpu") {
       const std::string place = word(), numa_node = word();
-      add(pci_device(place, numa_node, "0x030200", "0x10de"));
+      unpack(pci_device(place, numa_node, "0x030200", "0x10de"), folder);
     } else if (kind == "card") {
       const std::string place = word(), numa_node = word(), device = word(), link_layer = word(), net_device = word(),
                         slots = word();
       std::string rate;
       std::getline(words.ignore(), rate);
-      add(pci_device(place, numa_node, "0x020000", "0x15b3"));
-      add(card(place, device, link_layer, net_device, slots, rate));
+      unpack(pci_device(place, numa_node, "0x020000", "0x15b3"), folder);
+      unpack(card(place, device, link_layer, net_device, slots, rate), folder);
     } else if (kind == "addresses") {
       const std::string device = word(), net_device = word();
       int index = std::stoi(word());
       for (std::string address; words >> address;)
         for (const char* type : {"v1", "v2"})
-          add(fmt::format("G /sys/class/infiniband/{}/ports/1 {} {} {} {}", device, index++, address, type,
-                          net_device));
+          unpack(
+              fmt::format("G /sys/class/infiniband/{}/ports/1 {} {} {} {}", device, index++, address, type, net_device),
+              folder);
     } else if (line != "bonding_masters" && line != "lo") {  // s8-netns-shared: a list of its interfaces
       throw std::runtime_error("not a line of a tree: " + line);
     }
   }
 }
 
-}  // namespace rdma::testing
+}  // namespace rdma
