@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t most_entries = 65'536;  // of a folder; a GID table has 1024 at most today
+constexpr int most_slots = 65'536;  // a GID table has 1024 at most today
 
 struct Text {
   std::string value;  // without the white space at its end
@@ -69,9 +69,6 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.size() < 64 && is_plain(text) && text.find_first_of(" ,:=^/'\"\\") == text.npos;
 }
 
-// For an error message: on one line, without control characters.
-std::string shown(std::string_view text) { return "'" + multinode::printable(text) + "'"; }
-
 template <class Number>
 bool parse_number(std::string_view text, Number& number, int base = 10) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -104,13 +101,8 @@ class Reader {
   explicit Reader(System& system) : system_(system) {}
 
   void devices() {
-    for (const std::string& name : names("class/infiniband")) {
-      if (!is_name(name)) {
-        problem("class/infiniband/" + name, "not the name of a device");
-        continue;
-      }
-      system_.devices.push_back(device(name));
-    }
+    for (const std::string& name : names("class/infiniband"))
+      if (is_name(name)) system_.devices.push_back(device(name));
   }
 
   void net_devices() {
@@ -122,17 +114,13 @@ class Reader {
         if (error) problem(folder, error.message());
         continue;  // bonding_masters is a file
       }
-      if (!is_name(name)) {
-        problem(folder, "not the name of an interface");
-        continue;
-      }
+      if (!is_name(name)) continue;
       NetDevice net;
       net.name = name;
       net.mtu = number(folder / "mtu", 0);
       unsigned flags = 0;
-      if (const std::string text = word(folder / "flags"); !text.empty())
-        if (!text.starts_with("0x") || !parse_number(std::string_view(text).substr(2), flags, 16))
-          problem(folder / "flags", shown(text) + " is not a hexadecimal number");
+      if (const std::string text = word(folder / "flags"); text.starts_with("0x"))
+        parse_number(std::string_view(text).substr(2), flags, 16);
       const std::string state = word(folder / "operstate");
       net.is_up = state == "up" || ((state.empty() || state == "unknown") && (flags & IFF_UP));
       net.is_loopback = flags & IFF_LOOPBACK;
@@ -183,12 +171,7 @@ class Reader {
     }
     while (const dirent* entry = readdir(stream.get())) {
       const std::string_view name = entry->d_name;
-      if (name == "." || name == "..") continue;
-      if (found.size() == most_entries) {
-        problem(folder, "only the first " + std::to_string(most_entries) + " entries are read");
-        break;
-      }
-      found.emplace_back(name);
+      if (name != "." && name != "..") found.emplace_back(name);
     }
     std::ranges::sort(found, [](const auto& a, const auto& b) { return strverscmp(a.c_str(), b.c_str()) < 0; });
     return found;
@@ -197,34 +180,22 @@ class Reader {
   // One line of printable text; "" if there is no such file, or if it holds anything else.
   std::string word(const fs::path& file) {
     const Text text = read_at(AT_FDCWD, (system_.root / file).c_str());
-    if (text.error) {
-      if (text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
-      return "";
-    }
-    if (text.value.size() < 256 && is_plain(text.value)) return text.value;
-    problem(file, shown(text.value) + " is not a line of text");
-    return "";
+    if (text.error && text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
+    return text.value.size() < 256 && is_plain(text.value) ? text.value : "";
   }
 
   int number(const fs::path& file, int otherwise) {
-    const std::string text = word(file);
-    if (text.empty()) return otherwise;
     int value = 0;
-    if (parse_number(text, value)) return value;
-    problem(file, shown(text) + " is not a number");
-    return otherwise;
+    return parse_number(word(file), value) ? value : otherwise;
   }
 
-  // "4: ACTIVE" -> "ACTIVE"
+  // "4: ACTIVE" -> "ACTIVE"; "" if it is none
   std::string state(const fs::path& file) {
     const std::string text = word(file);
     const std::size_t colon = text.find(": ");
     int value = 0;
-    if (text.empty()) return "";
-    if (colon != text.npos && parse_number(std::string_view(text).substr(0, colon), value))
-      return text.substr(colon + 2);
-    problem(file, shown(text) + " is not a state such as '4: ACTIVE'");
-    return "";
+    const bool has_number = colon != text.npos && parse_number(std::string_view(text).substr(0, colon), value);
+    return has_number ? text.substr(colon + 2) : "";
   }
 
   Device device(const std::string& name) {
@@ -246,9 +217,7 @@ class Reader {
     if (const std::string parent = word(folder / "parent"); is_name(parent)) add_net(device, parent);  // soft RoCE
     for (const std::string& text : names(folder / "ports")) {
       int number = 0;
-      if (!parse_number(text, number) || number < 1 || number > 255)
-        problem(folder / "ports" / text, "not the number of a port");
-      else
+      if (parse_number(text, number) && number >= 1 && number <= 255)
         device.ports.push_back(port(folder / "ports" / text, number, device));
     }
     return device;
@@ -267,17 +236,12 @@ class Reader {
       port.link_layer = LinkLayer::ethernet;
     else if (link_layer == "InfiniBand")
       port.link_layer = LinkLayer::infiniband;
-    else if (!link_layer.empty())
-      problem(folder / "link_layer", shown(link_layer) + " is neither Ethernet nor InfiniBand");
     port.state = state(folder / "state");
     port.phys_state = state(folder / "phys_state");
     port.rate = word(folder / "rate");
     const std::size_t unit = port.rate.find(" Gb/sec");
     const auto rate = multinode::number_of<double>(std::string_view(port.rate).substr(0, unit));
-    if (unit != port.rate.npos && rate && *rate >= 0 && *rate < 1e6)
-      port.gbit_per_second = *rate;
-    else if (!port.rate.empty())
-      problem(folder / "rate", shown(port.rate) + " is not a rate such as '100 Gb/sec (4X EDR)'");
+    if (unit != port.rate.npos && rate && *rate >= 0 && *rate < 1e6) port.gbit_per_second = *rate;
     gids(folder, port);
     for (const Gid& gid : port.gids)
       if (!gid.net_device.empty()) add_net(device, gid.net_device);
@@ -294,25 +258,16 @@ class Reader {
     const Descriptor net_devices(open_folder(folder / "gid_attrs/ndevs"));
     for (const std::string& name : names(folder / "gids")) {
       Gid gid;
-      if (!parse_number(name, gid.index) || gid.index < 0 || gid.index >= static_cast<int>(most_entries) ||
-          std::to_string(gid.index) != name) {
-        problem(folder / "gids" / name, "not an index of a GID table");
+      if (!parse_number(name, gid.index) || gid.index < 0 || gid.index >= most_slots ||
+          std::to_string(gid.index) != name)
         continue;
-      }
       port.slots = gid.index + 1;  // the names ascend
       char buffer[128];
       int error = 0;
       const std::string_view text = read_into(buffer, table.get(), name.c_str(), error);
       if (text == "0000:0000:0000:0000:0000:0000:0000:0000") continue;
-      if (error) {
-        problem(folder / "gids" / name, std::strerror(error));
-        continue;
-      }
-      if (!parse_gid(text, gid.address)) {
-        problem(folder / "gids" / name, shown(text) + " is not a GID");
-        continue;
-      }
-      const fs::path type_file = folder / "gid_attrs/types" / name, net_file = folder / "gid_attrs/ndevs" / name;
+      if (error) problem(folder / "gids" / name, std::strerror(error));
+      if (error || !parse_gid(text, gid.address)) continue;
       const Text type = read_at(types.get(), name.c_str());
       gid.type_error = type.error;
       if (type.error)
@@ -321,16 +276,12 @@ class Reader {
         gid.type = GidType::roce_v2;
       else if (type.value == "IB/RoCE v1" || type.value == "RoCE v1")
         gid.type = port.link_layer == LinkLayer::infiniband ? GidType::infiniband : GidType::roce_v1;
-      else
-        problem(type_file, shown(type.value) + " is not a type of GID");
       const Text net = read_at(net_devices.get(), name.c_str());
       if (net.error) {
         if (gid.unreadable.empty() && net.error != ENOENT && port.link_layer != LinkLayer::infiniband)
           gid.unreadable = "net device: " + std::string(std::strerror(net.error));
       } else if (is_name(net.value)) {
         gid.net_device = net.value;
-      } else if (!net.value.empty()) {
-        problem(net_file, shown(net.value) + " is not the name of an interface");
       }
       port.gids.push_back(std::move(gid));
     }
