@@ -1,5 +1,4 @@
-#include "compare.hpp"
-
+#include "commands.hpp"
 #include "options.hpp"
 #include "table.hpp"
 
@@ -29,13 +28,8 @@ namespace {
 // What is compared, and its field of a port in the JSON of `rdma_tune`.
 constexpr struct {
   const char *what, *field;
-} compared[] = {{"ports in use", ""},
-                {"link layer", "link_layer"},
-                {"speed", "rate"},
-                {"MTU", "mtu"},
-                {"MTU of the interface", "interface_mtu"},
-                {"network", "network"},
-                {"GID index", "gid_index"}};  // only for the last line of the report
+} compared[] = {{"ports in use", ""},   {"link layer", "link_layer"}, {"speed", "rate"}, {"MTU", "mtu"},
+                {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
 
 struct Node {
   std::string name, from;                          // from: its file, or its rank

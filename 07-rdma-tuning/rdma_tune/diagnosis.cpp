@@ -1,5 +1,6 @@
 #include "diagnosis.hpp"
 
+#include "commands.hpp"
 #include "nccl_gid.hpp"
 #include "options.hpp"
 
@@ -88,14 +89,6 @@ class Diagnoses {
   }
   fs::path folder_of(const Device& device, const Port& port) const {
     return places_.sysfs / "class/infiniband" / device.name / "ports" / std::to_string(port.number);
-  }
-  // The net devices that a port's GIDs name, or the device's own.
-  static std::set<std::string> net_devices_of(const Device& device, const Port& port) {
-    std::set<std::string> names;
-    for (const Gid& gid : port.gids)
-      if (!gid.net_device.empty()) names.insert(gid.net_device);
-    if (names.empty()) names.insert(device.net_devices.begin(), device.net_devices.end());
-    return names;
   }
   std::string variable(const char* name) const {
     const auto found = places_.variables.find(name);
@@ -231,27 +224,13 @@ class Diagnoses {
 
   void mtu(const Device& device, const Port& port) {
     const std::string what = name_of(device, port) + " MTU";
-    const bool ethernet = port.link_layer == LinkLayer::ethernet;
-    const auto names = net_devices_of(device, port);
-    const std::string fix = ethernet ? "ip link set " + (names.empty() ? "INTERFACE" : *names.begin()) +
-                                           " mtu 9000, on all nodes and switches: nodes that differ hang"
-                                     : "the subnet manager's partitions.conf: mtu=5";
-    if (port.active_mtu && port.max_mtu) {
-      const std::string seen = std::to_string(*port.active_mtu) + " of " + std::to_string(*port.max_mtu);
-      if (*port.active_mtu >= *port.max_mtu) return add({Severity::fine, what, seen});
-      return add({Severity::warning, what, seen, std::to_string(*port.max_mtu), fix});
-    }
-    const NetDevice* net = nullptr;
-    for (const std::string& name : names)
-      if (!net) net = system_.find_net_device(name);
-    if (!ethernet || !net || net->mtu <= 0)
+    const std::optional<int> mtu = rdma_mtu(system_, device, port);
+    if (!mtu)
       return add({Severity::unknown, what, "sysfs does not show it", "the port's maximum", "ibv_devinfo | grep mtu"});
-    // The kernel takes the largest RDMA MTU that fits into the net device's MTU less 96 bytes of headers.
-    int active = 256;
-    while (active < 4096 && active * 2 + 96 <= net->mtu) active *= 2;
-    const std::string seen = std::to_string(active) + ", by " + net->name + "'s " + std::to_string(net->mtu);
-    if (active == 4096) return add({Severity::fine, what, seen});
-    add({Severity::warning, what, seen, "4096", fix});
+    if (*mtu == 4096) return add({Severity::fine, what, "4096"});
+    add({Severity::warning, what, std::to_string(*mtu), "4096",
+         "ip link set " + *net_devices_of(device, port).begin() +
+             " mtu 9000, on all nodes and switches: nodes that differ hang"});
   }
 
   void counters(const Device& device, const Port& port) {

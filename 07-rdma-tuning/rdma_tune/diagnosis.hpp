@@ -31,7 +31,4 @@ struct Places {
 // Empty: there is no RDMA device, and nothing to diagnose.
 std::vector<Diagnosis> diagnose(const System& system, const Places& places);
 
-// rdma_tune check: 1 if something is bad, else 0.
-int run_check(int argc, const char* const* argv);
-
 }  // namespace rdma

@@ -1,5 +1,4 @@
-#include "exec.hpp"
-
+#include "commands.hpp"
 #include "exports.hpp"
 #include "options.hpp"
 

@@ -1,10 +1,6 @@
 // rdma_tune: which RDMA devices, ports and GIDs are here, which are right for NCCL, UCX and perftest, and what to
 // export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
-#include "rdma_tune/compare.hpp"
-#include "rdma_tune/diagnosis.hpp"
-#include "rdma_tune/exec.hpp"
-#include "rdma_tune/table.hpp"
-#include "rdma_tune/verify.hpp"
+#include "commands.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/output.hpp>
@@ -16,7 +12,6 @@
 
 namespace {
 
-// Each gets its own words only: argv[0] is the command's name.
 struct Command {
   std::string_view name;
   int (*run)(int argc, const char* const* argv);

@@ -11,17 +11,12 @@
 #include <net/if.h>
 #include <unistd.h>
 
-#ifdef RDMA_HAVE_IBVERBS
-#include <infiniband/verbs.h>
-#endif
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -39,25 +34,14 @@ struct Text {
   int error = 0;      // errno
 };
 
-// Three system calls and no allocation, because there are thousands of empty slots. Non-blocking, because a FIFO may be
-// in the place of a file.
-std::string_view read_into(std::span<char> buffer, int folder, const char* name, int& error) {
-  error = 0;
-  const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  const ssize_t count = file.get() < 0 ? -1 : read(file.get(), buffer.data(), buffer.size());
-  if (count < 0) {
-    error = errno;
-    return {};
-  }
-  const std::string_view text(buffer.data(), static_cast<std::size_t>(count));
-  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
-}
-
+// Non-blocking, because a FIFO may be in the place of a file.
 Text read_at(int folder, const char* name) {
   char buffer[4096];  // all that a file of sysfs can hold
-  Text text;
-  text.value = read_into(buffer, folder, name, text.error);
-  return text;
+  const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  const ssize_t count = file.get() < 0 ? -1 : read(file.get(), buffer, sizeof buffer);
+  if (count < 0) return {"", errno};
+  const std::string_view text(buffer, static_cast<std::size_t>(count));
+  return {std::string(text.substr(0, text.find_last_not_of(" \t\r\n") + 1)), 0};
 }
 
 bool is_plain(std::string_view text) {
@@ -262,9 +246,7 @@ class Reader {
           std::to_string(gid.index) != name)
         continue;
       port.slots = gid.index + 1;  // the names ascend
-      char buffer[128];
-      int error = 0;
-      const std::string_view text = read_into(buffer, table.get(), name.c_str(), error);
+      const auto [text, error] = read_at(table.get(), name.c_str());
       if (text == "0000:0000:0000:0000:0000:0000:0000:0000") continue;
       if (error) problem(folder / "gids" / name, std::strerror(error));
       if (error || !parse_gid(text, gid.address)) continue;
@@ -328,47 +310,6 @@ class Reader {
   System& system_;
 };
 
-#ifdef RDMA_HAVE_IBVERBS
-// In a pod, sysfs shows the slots of other network namespaces as empty. libibverbs and NCCL see their addresses.
-void add_hidden_gids(ibv_context* context, Port& port) {
-  for (int index = 0; index < port.slots; ++index) {
-    ibv_gid gid{};
-    if (std::ranges::binary_search(port.gids, index, {}, &Gid::index) ||
-        ibv_query_gid(context, static_cast<std::uint8_t>(port.number), index, &gid) != 0 ||
-        std::ranges::all_of(gid.raw, [](std::uint8_t byte) { return byte == 0; }))
-      continue;
-    Gid hidden;
-    hidden.index = index;
-    std::ranges::copy(gid.raw, hidden.address.begin());
-    hidden.type_error = EINVAL;
-    hidden.unreadable = "type: " + std::string(std::strerror(EINVAL));
-    port.gids.insert(std::ranges::lower_bound(port.gids, index, {}, &Gid::index), std::move(hidden));
-  }
-}
-
-void read_ports(System& system) {
-  int count = 0;
-  const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count), ibv_free_device_list);
-  for (int i = 0; list && i < count; ++i) {
-    const auto device = std::ranges::find(system.devices, ibv_get_device_name(list.get()[i]), &Device::name);
-    if (device == system.devices.end()) continue;
-    const std::unique_ptr<ibv_context, int (*)(ibv_context*)> context(ibv_open_device(list.get()[i]), ibv_close_device);
-    if (!context) {
-      system.problems.push_back(device->name + ": libibverbs cannot open it: " + std::strerror(errno));
-      continue;
-    }
-    for (Port& port : device->ports) {
-      ibv_port_attr attributes{};
-      if (ibv_query_port(context.get(), static_cast<std::uint8_t>(port.number), &attributes) != 0) continue;
-      const auto bytes = [](int mtu) { return mtu >= 1 && mtu <= 7 ? std::optional(128 << mtu) : std::nullopt; };
-      port.active_mtu = bytes(attributes.active_mtu);
-      port.max_mtu = bytes(attributes.max_mtu);
-      if (port.link_layer == LinkLayer::ethernet) add_hidden_gids(context.get(), port);
-    }
-  }
-}
-#endif
-
 int numa_node(const System& system, const std::string& pci) {
   for (const Gpu& gpu : system.gpus)
     if (gpu.pci == pci) return gpu.numa_node;
@@ -426,9 +367,6 @@ System read_system(const fs::path& root) {
     const auto addresses = multinode::addresses_by_interface();
     for (NetDevice& net : system.net_devices)
       if (const auto found = addresses.find(net.name); found != addresses.end()) net.addresses = found->second;
-#ifdef RDMA_HAVE_IBVERBS
-    if (!system.devices.empty()) read_ports(system);
-#endif
   }
   return system;
 }
@@ -443,6 +381,25 @@ std::string shown_path(const fs::path& path) {
 fs::path machine_of(const fs::path& sysfs) {
   const fs::path root = sysfs.has_filename() ? sysfs : sysfs.parent_path();
   return root.filename() == "sys" ? root.parent_path() : fs::path();
+}
+
+std::set<std::string> net_devices_of(const Device& device, const Port& port) {
+  std::set<std::string> names;
+  for (const Gid& gid : port.gids)
+    if (!gid.net_device.empty()) names.insert(gid.net_device);
+  if (names.empty()) names.insert(device.net_devices.begin(), device.net_devices.end());
+  return names;
+}
+
+std::optional<int> rdma_mtu(const System& system, const Device& device, const Port& port) {
+  if (port.link_layer != LinkLayer::ethernet) return {};
+  for (const std::string& name : net_devices_of(device, port))
+    if (const NetDevice* const net = system.find_net_device(name); net && net->mtu > 0) {
+      int mtu = 256;
+      while (mtu < 4096 && mtu * 2 + 96 <= net->mtu) mtu *= 2;
+      return mtu;
+    }
+  return {};
 }
 
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b) {

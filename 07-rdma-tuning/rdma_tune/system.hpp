@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,7 @@ struct Port {
   std::string state;       // "ACTIVE", "DOWN"; "": unreadable
   std::string phys_state;  // "LinkUp"
   double gbit_per_second = 0;
-  std::string rate;                        // as in sysfs: "100 Gb/sec (4X EDR)"
-  std::optional<int> active_mtu, max_mtu;  // bytes, from libibverbs; sysfs does not have them
+  std::string rate;  // as in sysfs: "100 Gb/sec (4X EDR)"
   std::vector<Gid> gids;
   int slots = 0;  // of the GID table
   bool is_active() const { return state == "ACTIVE"; }
@@ -92,6 +92,13 @@ std::string shown_path(const std::filesystem::path& path);
 
 // The folder that has `sysfs` as its sys: "/" of "/sys". Empty if it has another name.
 std::filesystem::path machine_of(const std::filesystem::path& sysfs);
+
+// The net devices that a port's GIDs name, or the device's own.
+std::set<std::string> net_devices_of(const Device& device, const Port& port);
+
+// Bytes. On RoCE the kernel takes the largest RDMA MTU that fits into the net device's MTU less 96 bytes of headers;
+// sysfs does not have it. Nothing on InfiniBand.
+std::optional<int> rdma_mtu(const System& system, const Device& device, const Port& port);
 
 // How far two devices are apart, by the paths of their PCI addresses below root/devices: 0 the same PCI switch, 1 the
 // same NUMA node, 2 another NUMA node, 3 unknown.

@@ -1,5 +1,6 @@
 #include "table.hpp"
 
+#include "commands.hpp"
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
@@ -82,17 +83,15 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
   devices.print(out);
 
   out << '\n';
-  Table ports(
-      {"device", "port", "link layer", "state", "physical", "rate", "MTU", "largest", "NCCL " + version.text(), "use"});
+  Table ports({"device", "port", "link layer", "state", "physical", "rate", "MTU", "NCCL " + version.text(), "use"});
   const std::vector<NcclPort> nccl = nccl_ports(system, version, variables);
   for (const PortChoice& port : choice.ports) {
-    const auto bytes = [](const std::optional<int>& mtu) { return mtu ? std::to_string(*mtu) : "-"; };
+    const std::optional<int> mtu = rdma_mtu(system, *port.device, *port.port);
     std::string use = "no: " + port.reason;
     if (port.usable) use = port.chosen < 0 ? "yes" : "yes, GID " + std::to_string(port.chosen);
     ports.add({port.device->name, std::to_string(port.port->number), or_dash(name_of(port.port->link_layer)),
                or_dash(port.port->state), or_dash(port.port->phys_state), or_dash(port.port->rate),
-               bytes(port.port->active_mtu), bytes(port.port->max_mtu), text_of(find_gid(nccl, port.port), *port.port),
-               use});
+               mtu ? std::to_string(*mtu) : "-", text_of(find_gid(nccl, port.port), *port.port), use});
   }
   ports.print(out);
 
@@ -121,20 +120,20 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
               {"ports", json::array()},         {"exports", json::array()},     {"warnings", choice.warnings},
               {"problems", system.problems}};
   for (const PortChoice& port : choice.ports) {
+    const std::optional<int> mtu = rdma_mtu(system, *port.device, *port.port);
     json row{{"device", port.device->name},
              {"port", port.port->number},
              {"link_layer", name_of(port.port->link_layer)},
              {"state", port.port->state},
              {"rate", port.port->rate},
              {"gbit_per_second", port.port->gbit_per_second},
-             {"mtu", port.port->active_mtu ? json(*port.port->active_mtu) : json(nullptr)},
+             {"mtu", mtu ? json(*mtu) : json(nullptr)},
              {"usable", port.usable},
              {"reason", port.reason},
              {"gid_index", port.chosen}};
     if (const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index); gid != port.port->gids.end()) {
       row.update({{"gid", gid->text()}, {"net_device", gid->net_device}});
-      if (const NetDevice* const net = system.find_net_device(gid->net_device))
-        row.update({{"interface_mtu", net->mtu}, {"network", network_of(*net, *gid)}});
+      if (const NetDevice* const net = system.find_net_device(gid->net_device)) row["network"] = network_of(*net, *gid);
     }
     result["ports"].push_back(row);
   }

@@ -1,5 +1,6 @@
 #include "verify.hpp"
 
+#include "commands.hpp"
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>

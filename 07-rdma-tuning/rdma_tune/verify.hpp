@@ -35,9 +35,4 @@ struct Assessment {
 // `idle`, `before`, `after`: readings at the start, when the command starts, and when it has ended.
 Assessment assess(const Counters& idle, const Counters& before, const Counters& after);
 
-// rdma_tune verify [--require rdma|tcp] [--baseline SECONDS] [--sysfs DIR] [--json FILE] -- COMMAND...
-// The command's exit status where it is not 0; else 1 where the verdict is not the required one (3: cannot tell).
-// The report goes to stderr, as that of time(1), since stdout is the command's.
-int run_verify(int argc, const char* const* argv);
-
 }  // namespace rdma

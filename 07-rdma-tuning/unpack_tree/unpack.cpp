@@ -115,14 +115,6 @@ std::string sysfs_gid(const Address& address) {
 }
 
 void unpack(const std::string& lines, const fs::path& folder) {
-  // Empty slots are links to one file: a tree has thousands of them.
-  const fs::path one_empty_slot = folder / "empty slot";
-  if (!fs::exists(one_empty_slot)) replace(one_empty_slot, empty_slot);
-  const auto write_slot = [&](const fs::path& path, const std::string& gid) {
-    if (gid != empty_slot) return replace(path, gid);
-    make_room(path);
-    fs::create_hard_link(one_empty_slot, path);
-  };
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {
     std::istringstream words(line);
@@ -152,14 +144,14 @@ void unpack(const std::string& lines, const fs::path& folder) {
     } else if (kind == "F") {
       word();  // the mode
       const fs::path file = path();
-      write_slot(file, unescaped(rest_after("=")));
+      replace(file, unescaped(rest_after("=")));
     } else if (kind == "E") {
       word();
       fail_to_read(path());
     } else if (kind == "Z") {
       const fs::path port = path();
       for (int i = 0, count = std::stoi(word()); i < count; ++i) {
-        write_slot(port / "gids" / std::to_string(i), empty_slot);
+        replace(port / "gids" / std::to_string(i), empty_slot);
         fail_to_read(port / "gid_attrs/types" / std::to_string(i));
         fail_to_read(port / "gid_attrs/ndevs" / std::to_string(i));
       }
