@@ -5,6 +5,7 @@
 //   ./gid_rule
 //
 // Exit status: 0 if the rule picks the right index in every table, 1 if not.
+// After: gid_table.cpp.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <string>
