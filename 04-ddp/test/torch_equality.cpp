@@ -89,7 +89,7 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
         parallel.accumulate();
       else
         parallel.begin(fault == Fault::missing_average && step == planted_step ? 1 : divisor);
-      const torch::Tensor loss = net->forward(torch::randint(-3, 4, {3, 5})).sum();
+      const torch::Tensor loss = net->forward(torch::randint(-3, 4, {3, 5}).to(torch::kFloat32)).sum();
       std::size_t at = 0;
       for (const torch::Tensor& gradient : torch::autograd::grad({loss}, net->parameters(), {}, true)) {
         const torch::Tensor flat = gradient.to(torch::kFloat64).contiguous().flatten();
