@@ -1,6 +1,6 @@
 """Checks TUTORIALS.md: every step of the tutorials has a row, what the rows name exists, and their commands run.
 
-usage: tutorials_test.py --build FOLDER [--hosts | --tour FOLDER] [--only REGEX] [FILE]
+usage: tutorials_test.py --build FOLDER [--hosts | --tour FOLDER] [FILE]
 
 A row is | id | the tutorial's step and command | here | job script | tested | difference, or what is missing |. In the
 column "here" every `...` is a command; those behind "on a cluster:" are not run, but the files, programs and options in
@@ -192,7 +192,6 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--hosts", action="store_true", help="run the rows for two hosts")
     parser.add_argument("--tour", type=pathlib.Path, help="run what needs no GPU on this build")
-    parser.add_argument("--only", default="", help="a regular expression for the ids to run")
     parser.add_argument("file", type=pathlib.Path, nargs="?", default=ROOT / "TUTORIALS.md")
     options = parser.parse_args()
     build, text = options.build.resolve(), options.file.read_text()
@@ -201,7 +200,7 @@ def main():
     tools = {tool: pathlib.Path(os.environ.get("MULTINODE_" + folder.upper()) or caches / folder)
              for tool, folder in (("torchrun", "torch"), ("horovodrun", "horovod"))}
     here = {tool: folder for tool, folder in tools.items() if (folder / "bin" / tool).exists()}
-    chosen = [row for row in parse(text) if re.search(options.only, row["id"])]
+    chosen = list(parse(text))
     rows = [row for row in chosen if row["runs"] and (row["runs"] != "here") == options.hosts]
     left = [row["id"] for row in rows if any(f"with {tool}" in row["tested"] for tool in set(tools) - set(here))]
     if left:
