@@ -55,7 +55,7 @@ void add_counting(const fs::path& nets, const std::string& name, int depth, std:
   if (lower.empty() && std::find(into.begin(), into.end(), name) == into.end()) into.push_back(name);
 }
 
-// nullopt: no such file, or no number in it, which is a problem.
+// nullopt: no such file, one that cannot be read, which is a problem, or no number: "N/A (no PMA)".
 std::optional<std::uint64_t> count(const fs::path& file, std::vector<std::string>& problems) {
   if (!is_there(file)) return std::nullopt;
   const auto text = read_text(file);
@@ -63,10 +63,7 @@ std::optional<std::uint64_t> count(const fs::path& file, std::vector<std::string
     problems.push_back(file.string() + ": cannot be read");
     return std::nullopt;
   }
-  if (text->starts_with("N/A")) return std::nullopt;  // "N/A (no PMA)"
-  const auto number = number_of<std::uint64_t>(*text);
-  if (!number) problems.push_back(file.string() + ": not a number");
-  return number;
+  return number_of<std::uint64_t>(*text);
 }
 
 std::optional<std::uint64_t> sum(const fs::path& port, const std::array<const char*, 2>& files,

@@ -81,15 +81,16 @@ TEST(Exec, ACommandThatCannotBeRun) {
   EXPECT_EQ(folder.err, "rdma_tune exec: cannot run /: Permission denied\n");
 }
 
-TEST(Exec, OnANodeWithoutRdma) {
-  const Result result = exec(Tree::load("no-device"), {"-v", "--", "sh", "-c", print_variables});
-  EXPECT_EQ(result.out,
-            "NCCL_IB_DISABLE=1\n"
-            "NCCL_NSOCKS_PERTHREAD=8\n"
-            "NCCL_SOCKET_IFNAME==eth0\n"
-            "NCCL_SOCKET_NTHREADS=4\n"
-            "UCX_NET_DEVICES=eth0\n");
-  EXPECT_SAYS(result.err, "no usable RDMA port here: these are settings for sockets\n");
+TEST(Exec, SocketsWithoutRdmaAndOnRequest) {
+  const auto sockets = [](const std::string& interface) {
+    return "NCCL_IB_DISABLE=1\nNCCL_NSOCKS_PERTHREAD=8\nNCCL_SOCKET_IFNAME==" + interface +
+           "\nNCCL_SOCKET_NTHREADS=4\nUCX_NET_DEVICES=" + interface + "\n";
+  };
+  const Result none = exec(Tree::load("no-device"), {"-v", "--", "sh", "-c", print_variables});
+  EXPECT_EQ(none.out, sockets("eth0"));
+  EXPECT_SAYS(none.err, "no usable RDMA port here: these are settings for sockets\n");
+  const Result wanted = exec(Tree::load("ipv4-link-local"), {"--sockets", "--", "sh", "-c", print_variables});
+  EXPECT_EQ(wanted.out, sockets("rail0"));
 }
 
 TEST(Exec, ElasticFabricAdapter) {
@@ -98,15 +99,6 @@ TEST(Exec, ElasticFabricAdapter) {
   EXPECT_SAYS(
       result.err,
       "rdmap59s0 is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl");
-}
-
-TEST(Exec, SocketsOnRequest) {
-  EXPECT_EQ(exec(Tree::load("ipv4-link-local"), {"--sockets", "--", "sh", "-c", print_variables}).out,
-            "NCCL_IB_DISABLE=1\n"
-            "NCCL_NSOCKS_PERTHREAD=8\n"
-            "NCCL_SOCKET_IFNAME==rail0\n"
-            "NCCL_SOCKET_NTHREADS=4\n"
-            "UCX_NET_DEVICES=rail0\n");
 }
 
 }  // namespace exec_test
