@@ -22,7 +22,10 @@ void check(bool success, const char* reason) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 void check(cudaError_t code) { check(code == cudaSuccess, cudaGetErrorString(code)); }
-void check(ncclResult_t code) { check(code == ncclSuccess, ncclGetLastError(nullptr)); }
+void check(ncclResult_t code) {
+  if (code != ncclSuccess) std::fprintf(stderr, "NCCL: %s: ", ncclGetErrorString(code));
+  check(code == ncclSuccess, ncclGetLastError(nullptr));  // the reason, where NCCL has one
+}
 
 constexpr double r = 0.25;
 constexpr int steps = 50, total = 1000;
@@ -44,6 +47,7 @@ int main(int argc, char** argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
+  check(size <= total, "at most one process per cell, 1000");
   check(cudaGetDeviceCount(&devices));
   check(cudaSetDevice(local_rank % devices));
   ncclUniqueId id{};

@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   // Not `rank`: CUDA numbers the GPUs of every node from 0. With % it is also right where a scheduler shows each
-  // process one GPU, which is number 0 then.
+  // process one GPU, which is number 0 then. (An MPI that is built for GPUs may begin to use one in MPI_Init. Then
+  // choose it before, by the launcher's variable, such as OMPI_COMM_WORLD_LOCAL_RANK.)
   check(cudaSetDevice(local_rank % devices), "cudaSetDevice");
 
   ncclUniqueId id{};  // says how to reach rank 0. NCCL has no launcher, so MPI takes it to the others.
@@ -54,7 +55,9 @@ int main(int argc, char** argv) {
       for (int i = 0; i < count; ++i) block[i] = 10000 * peer + i;
       check(cudaMemcpyAsync(on_gpu, block, sizeof block, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
       check(ncclSend(on_gpu, count, ncclInt, peer, world, stream), "ncclSend");
-      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // ncclSend has only queued the message
+      // ncclSend has only queued the message. If the other process is gone, this waits forever; message_passing_nccl
+      // asks ncclCommGetAsyncError meanwhile, and has a deadline.
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
       std::printf("Rank 0 sent data to Rank %d\n", peer);
     }
   } else {

@@ -30,7 +30,7 @@ void check(cudaError_t code) {
   if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
 }
 void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetErrorString(code));
+  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
 }
 void check(cublasStatus_t code) {
   if (code != CUBLAS_STATUS_SUCCESS) stop("cuBLAS", cublasGetStatusString(code));
@@ -198,23 +198,14 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
   return loss / (10 * batch);
 }
 
-int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, local_rank = 0, devices = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Comm node;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  MPI_Comm_rank(node, &local_rank);
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
-
+// Trains with all processes, and in each process without the others; returns whether both learn the same.
+bool compare_with_one_process(int rank, int size) {
   ncclUniqueId id;
-  check(ncclGetUniqueId(&id));
+  if (rank == 0) check(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t world, self;
   check(ncclCommInitRank(&world, size, id, rank));
-  check(ncclGetUniqueId(&id));
+  check(ncclGetUniqueId(&id));  // of a communicator that this process has for itself
   check(ncclCommInitRank(&self, 1, id, 0));
 
   Network network(rank), alone(0);
@@ -240,6 +231,21 @@ int main(int argc, char** argv) {
                 right ? "RIGHT" : "WRONG", loss, difference, largest);
   check(ncclCommDestroy(world));
   check(ncclCommDestroy(self));
+  return right;
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_free(&node);
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
+  const bool right = compare_with_one_process(rank, size);
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_gpu: standard output"), 1;
   return right ? 0 : 1;

@@ -34,7 +34,7 @@ constexpr int block_length = 65536, chains = 1024;
 
 // sums[block] = the sum of the points of blocks number `rank`, `rank + ranks`, ... The functions that end with _rn
 // round every operation. nvcc would make one fused multiply-add of x * x + 1, which rounds once: other bits.
-__global__ void add_blocks(long n, int rank, int ranks, double* sums) {
+__global__ void __launch_bounds__(chains) add_blocks(long n, int rank, int ranks, double* sums) {
   __shared__ double sum_of[chains];
   const long block = rank + long(blockIdx.x) * ranks;
   const int chain = int(threadIdx.x);

@@ -24,21 +24,21 @@ class GlooRank : public gloo::Context {
     for (int peer = 0; peer < size; ++peer)
       if (peer != rank) transportContext_->createPair(peer);
   }
-  // The address at which each peer finds this rank, all of the same length, one after the other; packed.
+  // The address at which each peer finds this rank, all of the same length, one after the other.
   std::string addresses() {
-    std::vector<char> all;
+    std::string all;
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       const std::vector<char> address = getPair(peer)->address().bytes();
-      all.insert(all.end(), address.begin(), address.end());
+      all.append(address.begin(), address.end());
     }
-    return multinode::packed_addresses(all);
+    return all;
   }
   // Returns when all are connected. `addresses`: of every rank.
   void connect(const std::vector<std::string>& addresses) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
-      const std::vector<char> all = multinode::unpacked_addresses(addresses[static_cast<std::size_t>(peer)]);
+      const std::string& all = addresses[static_cast<std::size_t>(peer)];
       const auto length = static_cast<std::ptrdiff_t>(all.size()) / (size - 1);
       const auto address = all.begin() + (rank < peer ? rank : rank - 1) * length;
       getPair(peer)->connect({address, address + length});

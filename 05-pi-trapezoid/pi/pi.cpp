@@ -21,10 +21,12 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 
 namespace trapezoid {
 namespace {
@@ -135,7 +137,9 @@ struct Trial {
   std::uint64_t hash;  // of the bits of all block sums
 };
 
-Trial integrate(const Options& options, const World& world, Communicator& communicator, bool gpu) {
+using SumBlocks = std::function<void(Range blocks, std::span<double> sums)>;
+
+Trial integrate(const Options& options, const World& world, Communicator& communicator, const SumBlocks& sum) {
   const Range blocks = share(block_count(options.n), world.rank(), world.size());
   std::vector<double> sums(static_cast<std::size_t>(block_count(options.n)));
   const auto sums_here =
@@ -143,10 +147,7 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   communicator.barrier();
   const double waited_before = seconds_without_a_cpu();
   const auto start = Clock::now();
-#ifdef MULTINODE_HAVE_KERNELS
-  if (gpu) sum_blocks_on_gpu(options.n, blocks, sums_here);
-#endif
-  if (!gpu) sum_blocks(options.n, blocks, sums_here, options.isa, options.threads);
+  sum(blocks, sums_here);
   const double own_seconds = multinode::seconds_since(start);
   const double waited_seconds = seconds_without_a_cpu() - waited_before;
   if (world.rank() == options.corrupt) sums_here.front() = 0;
@@ -169,6 +170,16 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   multinode::JsonLines json(first ? common.json : "");
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
   const bool gpu = use_gpu(options, world, *communicator);
+  SumBlocks sum = [&](Range blocks, std::span<double> sums) {
+    sum_blocks(options.n, blocks, sums, options.isa, options.threads);
+  };
+#ifdef MULTINODE_HAVE_KERNELS
+  std::optional<SumsOnGpu> on_gpu;
+  if (gpu) {
+    on_gpu.emplace(share(block_count(options.n), world.rank(), world.size()).size());
+    sum = [&](Range blocks, std::span<double> sums) { on_gpu->sum_blocks(options.n, blocks, sums); };
+  }
+#endif
 
   Trial last{};
   double own_seconds = 0, waited_seconds = 0, seconds = 0;   // sums over this rank's trials
@@ -176,7 +187,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   bool same = true;                                          // every run, and every rank, has the same bits
   for (int i = 0; i < options.warmup + options.trials; ++i) {
     const Trial before = last;
-    last = integrate(options, world, *communicator, gpu);
+    last = integrate(options, world, *communicator, sum);
     same = same && (i == 0 || (last.answer == before.answer && last.hash == before.hash));
     const bool warmup = i < options.warmup;
     if (!warmup) {

@@ -47,20 +47,16 @@ __global__ void __launch_bounds__(chains) divide_block(double first, double* sum
 // Seconds that the GPU needs for what `work` queues on the stream; the best of `rounds`.
 template <class Work>
 double time_on_gpu(const multinode::Stream& stream, int rounds, Work work) {
-  struct Timed {
-    cudaEvent_t event{};
-    Timed() { multinode::check(cudaEventCreate(&event)); }
-    ~Timed() { cudaEventDestroy(event); }
-  } start, end;
+  multinode::Event start(cudaEventBlockingSync), end(cudaEventBlockingSync);
   float best = 0;
   for (int round = 0; round < rounds; ++round) {
     float milliseconds = 0;
-    multinode::check(cudaEventRecord(start.event, stream.get()));
+    start.record(stream.get());
     work();
     multinode::check(cudaGetLastError());
-    multinode::check(cudaEventRecord(end.event, stream.get()));
-    multinode::check(cudaEventSynchronize(end.event));
-    multinode::check(cudaEventElapsedTime(&milliseconds, start.event, end.event));
+    end.record(stream.get());
+    multinode::check(cudaEventSynchronize(end.get()));
+    multinode::check(cudaEventElapsedTime(&milliseconds, start.get(), end.get()));
     if (round == 0 || milliseconds < best) best = milliseconds;
   }
   return best / 1e3;
@@ -82,15 +78,13 @@ Throughput measure_gpu(int rounds) {
   return best;
 }
 
-void sum_blocks_on_gpu(std::int64_t n, Range blocks, std::span<double> sums) {
+void SumsOnGpu::sum_blocks(std::int64_t n, Range blocks, std::span<double> sums) {
   if (blocks.size() == 0) return;
-  multinode::Stream stream;
-  multinode::DeviceBuffer<double> device(sums.size());
-  sum_block<<<static_cast<unsigned>(blocks.size()), chains, 0, stream.get()>>>(n - 1, 1.0 / double(n), blocks.first,
-                                                                               device.data());
+  sum_block<<<static_cast<unsigned>(blocks.size()), chains, 0, stream_.get()>>>(n - 1, 1.0 / double(n), blocks.first,
+                                                                                sums_.data());
   multinode::check(cudaGetLastError());
-  device.copy_to(sums, stream.get());
-  stream.synchronize();
+  sums_.copy_to(sums, stream_.get());
+  stream_.synchronize();
 }
 
 }  // namespace trapezoid

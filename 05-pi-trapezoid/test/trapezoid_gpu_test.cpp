@@ -24,7 +24,7 @@ class Gpu : public ::testing::Test {
 TEST_F(Gpu, GivesTheRecordedBits) {
   for (const auto& [n, answer, hash] : recorded) {
     std::vector<double> sums(static_cast<std::size_t>(block_count(n)));
-    sum_blocks_on_gpu(n, {0, block_count(n)}, sums);
+    SumsOnGpu(block_count(n)).sum_blocks(n, {0, block_count(n)}, sums);
     EXPECT_EQ(integral(n, sums), answer) << "n = " << n;
     EXPECT_EQ(hash_of_bits(sums), hash) << "n = " << n;
   }
@@ -39,7 +39,7 @@ TEST_F(Gpu, GivesEveryBlockTheCpusBits) {
     std::vector<double> cpu(static_cast<std::size_t>(part.size()));
     std::vector<double> gpu(cpu.size(), std::numeric_limits<double>::quiet_NaN());
     sum_blocks(n, part, cpu, available_isas().back());
-    sum_blocks_on_gpu(n, part, gpu);
+    SumsOnGpu(part.size()).sum_blocks(n, part, gpu);
     EXPECT_EQ(gpu, cpu) << "n = " << n;
   }
 }

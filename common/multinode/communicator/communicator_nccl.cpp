@@ -177,12 +177,15 @@ template <class Function>
 void NcclCommunicator::poll(const char* what, Function&& done) {
   Deadline deadline(world().timeout() + 15s);
   cudaError_t state = done();
-  for (; state == cudaErrorNotReady; state = done()) {
+  for (int polls = 0; state == cudaErrorNotReady; ++polls, state = done()) {
     ncclResult_t code = ncclSuccess;
     comm_->use([&](ncclComm_t comm) { return ncclCommGetAsyncError(comm, &code); });
     check(code);
     if (deadline.passed()) throw std::runtime_error(std::string(what) + ": the GPU did not finish before the deadline");
-    std::this_thread::yield();
+    if (polls < 1000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(50us);  // leaves the core to others during a long wait
   }
   check(state);
 }
