@@ -45,7 +45,7 @@ std::string packed(auto value) {
 }
 template <class T>
 T unpacked(std::string text) {  // throws std::runtime_error for a text that is cut off
-  T value;
+  T value{};
   Packing{std::move(text), 0, true}(value);
   return value;
 }
