@@ -16,10 +16,17 @@ constexpr std::string_view rounding = "rn rz rm rp ftz sat ",
 // The instructions and their modifiers, in addition to types. What is not here is refused.
 bool knows(std::string_view op, std::string_view modifier) {
   static const std::unordered_map<std::string_view, std::string> table{
-      {"add", std::string(rounding)},
-      {"sub", std::string(rounding)},
+      {"add", std::string(rounding) + "cc "},
+      {"sub", std::string(rounding) + "cc "},
+      {"addc", "cc "},
+      {"subc", "cc "},
+      {"madc", "lo hi cc "},
+      {"sad", ""},
+      {"dp4a", ""},
+      {"dp2a", "lo hi "},
+      {"copysign", ""},
       {"mul", std::string(rounding) + "lo hi wide "},
-      {"mad", std::string(rounding) + "lo hi wide "},
+      {"mad", std::string(rounding) + "lo hi wide cc "},
       {"fma", std::string(rounding)},
       {"div", std::string(rounding) + "approx full "},
       {"sqrt", std::string(rounding) + "approx "},
@@ -44,7 +51,7 @@ bool knows(std::string_view op, std::string_view modifier) {
       {"brev", ""},
       {"bfe", ""},
       {"bfi", ""},
-      {"bfind", ""},
+      {"bfind", "shiftamt "},
       {"shl", ""},
       {"shr", ""},
       {"shf", "l r wrap clamp "},
@@ -550,9 +557,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     return;
   }
   static const std::unordered_map<std::string_view, std::size_t> counts{
-      {"not", 1}, {"neg", 1},   {"abs", 1}, {"popc", 1}, {"clz", 1},  {"brev", 1}, {"bfind", 1}, {"sqrt", 1},
-      {"rcp", 1}, {"rsqrt", 1}, {"sin", 1}, {"cos", 1},  {"lg2", 1},  {"ex2", 1},  {"tanh", 1},  {"fma", 3},
-      {"mad", 3}, {"bfe", 3},   {"bfi", 4}, {"shf", 3},  {"lop3", 3}, {"prmt", 3}};
+      {"not", 1},  {"neg", 1}, {"abs", 1},   {"popc", 1}, {"clz", 1}, {"brev", 1}, {"bfind", 1},
+      {"sqrt", 1}, {"rcp", 1}, {"rsqrt", 1}, {"sin", 1},  {"cos", 1}, {"lg2", 1},  {"ex2", 1},
+      {"tanh", 1}, {"fma", 3}, {"mad", 3},   {"madc", 3}, {"sad", 3}, {"dp4a", 3}, {"dp2a", 3},
+      {"bfe", 3},  {"bfi", 4}, {"shf", 3},   {"lop3", 3}, {"prmt", 3}};
   const auto found = counts.find(op);
   const std::size_t count = found == counts.end() ? 2 : found->second;
   std::array<Row, 4> sources{};
@@ -570,6 +578,7 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     if (o.size() != 5 || o[4].kind != Operand::constant) unsupported();  // lop3.BoolOp
     i.immediate = o[4].bits;
   }
+  if (op.ends_with("c") || s.is("cc")) i.immediate = (op.ends_with("c") ? 1u : 0u) | (s.is("cc") ? 2u : 0u);
   set(i, fp ? float_handler(s, type) : integer_handler(s, type));
 }
 

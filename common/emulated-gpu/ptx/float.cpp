@@ -273,7 +273,9 @@ Handler float_handler(const Statement& s, Type type) {
   if (op == "fma" || op == "mad") return floats<3>(s, type, FusedMultiplyAdd{});
   if (op == "sqrt") return floats<1>(s, type, [](auto a) { return std::sqrt(a); });
   if (op == "rcp" && s.is("approx") && type == Type::f64) return each<Upper<false>, double, double>;
-  if (op == "rsqrt" && type == Type::f64) return each<Upper<true>, double, double>;
+  if (op == "rsqrt" && type == Type::f64)
+    return s.is("ftz") ? each<Upper<true>, double, double>
+                       : each<decltype([](double a) { return 1 / std::sqrt(a); }), double, double>;
   if (op == "rcp") return floats<1>(s, type, [](auto a) { return 1 / a; });
   // These are more accurate than a GPU's.
   if (op == "rsqrt")
@@ -290,6 +292,11 @@ Handler float_handler(const Statement& s, Type type) {
     return approximate(s, type, [](float a) { return static_cast<float>(std::tanh(static_cast<double>(a))); });
   if (op == "neg") return sign_handler<false>(s, type);
   if (op == "abs") return sign_handler<true>(s, type);
+  if (op == "copysign")  // the sign of a, the rest of b
+    return type == Type::f32 ? each<decltype([](float a, float b) { return std::copysign(b, a); }), float, float, float>
+           : type == Type::f64
+               ? each<decltype([](double a, double b) { return std::copysign(b, a); }), double, double, double>
+               : nullptr;
   if (op == "min") return extreme<false>(s, type);
   if (op == "max") return extreme<true>(s, type);
   return nullptr;

@@ -110,13 +110,47 @@ struct Funnel {
     return static_cast<u32>(left ? n == 32 ? both : (both << n) >> 32 : both >> n);
   }
 };
+template <bool shift_amount>
 struct FindBit {
   template <class T>
   u32 operator()(T a) const {
     const auto v = static_cast<std::make_unsigned_t<T>>(is_signed<T> && a < 0 ? ~a : a);
-    return v == 0 ? ~0u : width<T> - 1 - static_cast<u32>(std::countl_zero(v));
+    const auto zeros = static_cast<u32>(std::countl_zero(v));
+    return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
   }
 };
+template <bool shift_amount>
+Handler find_bit(Type type) {
+  switch (type) {
+    case Type::u32: return each<FindBit<shift_amount>, u32, u32>;
+    case Type::s32: return each<FindBit<shift_amount>, u32, s32>;
+    case Type::u64: return each<FindBit<shift_amount>, u32, u64>;
+    case Type::s64: return each<FindBit<shift_amount>, u32, s64>;
+    default: return nullptr;
+  }
+}
+struct AddDifference {  // sad
+  template <class T>
+  T operator()(T a, T b, T c) const {
+    return static_cast<T>(Unsigned<T>(a < b ? b : a) - Unsigned<T>(a < b ? a : b) + Unsigned<T>(c));
+  }
+};
+// The product of so many pairs, added to c: of bytes, or of 16-bit values and the bytes from `first` on.
+template <class A, class B, int pairs, int first>
+struct Dot {
+  u32 operator()(u32 a, u32 b, u32 c) const {
+    for (int n = 0; n < pairs; ++n)
+      c += static_cast<u32>(static_cast<A>(a >> n * width<A>) * static_cast<B>(b >> (first + n) * 8));
+    return c;
+  }
+};
+template <class U, class S, int pairs, int first>
+Handler dot(const Statement& s) {
+  const bool a = s.op[s.op.size() - 2] == "s32", b = s.op.back() == "s32";
+  if (a)
+    return b ? each<Dot<S, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<S, u8, pairs, first>, u32, u32, u32, u32>;
+  return b ? each<Dot<U, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<U, u8, pairs, first>, u32, u32, u32, u32>;
+}
 struct Extract {  // bfe
   template <class T>
   T operator()(T a, u32 position, u32 length) const {
@@ -218,6 +252,40 @@ Handler multiply(const Statement& s, Type type, bool add) {
   if (s.is("hi")) return add ? integers<3>(type, Plus<MultiplyHigh>{}) : integers<2>(type, MultiplyHigh{});
   return add ? bits<3>(type, Plus<MultiplyLow>{}) : bits<2>(type, MultiplyLow{});
 }
+// add, sub and mad with the carry of the lane: it comes in if bit 0 of the immediate is set (addc), and goes out if bit
+// 1 is (.cc).
+enum class Sum { add, subtract, low, high };
+template <class T, Sum sum>
+void with_carry(Warp& w, const Instruction& i, u32 mask) {
+  using U = std::make_unsigned_t<T>;
+  using Twice = Wide<U>;
+  constexpr bool product = sum == Sum::low || sum == Sum::high;
+  U* const d = w.row<U>(i.d);
+  const T *const a = w.row<T>(i.s[0]), *const b = w.row<T>(i.s[1]), *const c = product ? w.row<T>(i.s[2]) : nullptr;
+  for (; mask; mask &= mask - 1) {
+    const int l = std::countr_zero(mask);
+    const u32 bit = 1u << l;
+    const bool had = w.carry & bit;
+    const Twice x = static_cast<U>(!product          ? a[l]
+                                   : sum == Sum::low ? MultiplyLow{}(a[l], b[l])
+                                                     : MultiplyHigh{}(a[l], b[l]));
+    const auto y = static_cast<U>(product ? c[l] : b[l]);
+    const Twice result = sum == Sum::subtract ? x + static_cast<U>(~y) + (had || !(i.immediate & 1))
+                                              : x + y + (had && (i.immediate & 1));
+    d[l] = static_cast<U>(result);
+    if (i.immediate & 2) w.carry = result >> width<T> & 1 ? w.carry | bit : w.carry & ~bit;
+  }
+}
+template <Sum sum>
+Handler carry(Type type) {
+  switch (type) {
+    case Type::u32: return with_carry<u32, sum>;
+    case Type::s32: return with_carry<s32, sum>;
+    case Type::u64: return with_carry<u64, sum>;
+    case Type::s64: return with_carry<s64, sum>;
+    default: return nullptr;
+  }
+}
 Handler funnel(const Statement& s) {
   const bool wrap = s.is("wrap");
   if (s.is("l"))
@@ -230,6 +298,11 @@ Handler funnel(const Statement& s) {
 Handler integer_handler(const Statement& s, Type type) {
   const std::string_view op = s.op[0];
   if (s.is("sat")) return nullptr;
+  if (s.is("cc") || op.ends_with('c')) {
+    if (op.starts_with("add")) return carry<Sum::add>(type);
+    if (op.starts_with("sub")) return carry<Sum::subtract>(type);
+    if (op.starts_with("mad")) return s.is("hi") ? carry<Sum::high>(type) : carry<Sum::low>(type);
+  }
   if (op == "add") return bits<2>(type, [](auto a, auto b) { return a + b; });
   if (op == "sub") return bits<2>(type, [](auto a, auto b) { return a - b; });
   if (op == "mul" || op == "mad") return multiply(s, type, op == "mad");
@@ -255,15 +328,10 @@ Handler integer_handler(const Statement& s, Type type) {
   if (op == "clz")
     return size_of(type) == 8 ? each<decltype([](auto a) { return std::countl_zero(a); }), u32, u64>
                               : each<decltype([](auto a) { return std::countl_zero(a); }), u32, u32>;
-  if (op == "bfind") {
-    switch (type) {
-      case Type::u32: return each<FindBit, u32, u32>;
-      case Type::s32: return each<FindBit, u32, s32>;
-      case Type::u64: return each<FindBit, u32, u64>;
-      case Type::s64: return each<FindBit, u32, s64>;
-      default: return nullptr;
-    }
-  }
+  if (op == "bfind") return s.is("shiftamt") ? find_bit<true>(type) : find_bit<false>(type);
+  if (op == "sad") return integers<3>(type, AddDifference{});
+  if (op == "dp4a") return dot<u8, s8, 4, 0>(s);
+  if (op == "dp2a") return s.is("hi") ? dot<u16, s16, 2, 2>(s) : dot<u16, s16, 2, 0>(s);
   if (op == "brev") return words<Reverse>(type);
   if (op == "bfe") return words<Extract, u32, u32>(type);
   if (op == "bfi")

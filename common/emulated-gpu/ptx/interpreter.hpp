@@ -144,6 +144,7 @@ struct Warp {
   Block* block = nullptr;
   u64 local[warp_size];  // the frame of each lane
   u32 alive = 0, at_barrier = 0, at_sync = 0;
+  u32 carry = 0;  // CC.CF, a bit for each lane
   u32 pc[warp_size], frame_base[warp_size], barrier[warp_size], members[warp_size];
   u32 thread[3][warp_size];
   unsigned number = 0, turn = 0;

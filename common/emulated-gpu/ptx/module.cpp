@@ -108,6 +108,7 @@ class Lexer {
         else if (at(at_, ':') && at(at_ + 1, ':') && word_at(at_ + 2)) at_ += 2;
         else break;
       }
+      if (text_.substr(start_, 5) == ".reg.") at_ = start_ + 4;  // written without a space before the type
     }
     token_ = text_.substr(start_, at_ - start_);
   }
