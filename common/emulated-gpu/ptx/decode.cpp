@@ -578,8 +578,7 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     if (o.size() != 5 || o[4].kind != Operand::constant) unsupported();  // lop3.BoolOp
     i.immediate = o[4].bits;
   }
-  if (op.ends_with("c") || s.is("cc")) i.immediate = (op.ends_with("c") ? 1u : 0u) | (s.is("cc") ? 2u : 0u);
-  set(i, fp ? float_handler(s, type) : integer_handler(s, type));
+  set(i, fp ? float_handler(s, type) : integer_handler(s, type, i));
 }
 
 void Decoder::statement(const Statement& s) {

@@ -119,15 +119,20 @@ struct FindBit {
     return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
   }
 };
-template <bool shift_amount>
-Handler find_bit(Type type) {
+// What of(T{}) makes for the type T of 32 or 64 bits.
+template <class Of>
+Handler of_word(Type type, Of of) {
   switch (type) {
-    case Type::u32: return each<FindBit<shift_amount>, u32, u32>;
-    case Type::s32: return each<FindBit<shift_amount>, u32, s32>;
-    case Type::u64: return each<FindBit<shift_amount>, u32, u64>;
-    case Type::s64: return each<FindBit<shift_amount>, u32, s64>;
+    case Type::u32: return of(u32{});
+    case Type::s32: return of(s32{});
+    case Type::u64: return of(u64{});
+    case Type::s64: return of(s64{});
     default: return nullptr;
   }
+}
+template <bool shift_amount>
+Handler find_bit(Type type) {
+  return of_word(type, []<class T>(T) -> Handler { return each<FindBit<shift_amount>, u32, T>; });
 }
 struct AddDifference {  // sad
   template <class T>
@@ -229,14 +234,8 @@ Handler shift(Type type) {
   }
 }
 template <class F, class... More>
-Handler words(Type type) {  // 32 and 64 bits, of the same type as the result
-  switch (type) {
-    case Type::u32: return each<F, u32, u32, More...>;
-    case Type::s32: return each<F, s32, s32, More...>;
-    case Type::u64: return each<F, u64, u64, More...>;
-    case Type::s64: return each<F, s64, s64, More...>;
-    default: return nullptr;
-  }
+Handler words(Type type) {  // of the same type as the result
+  return of_word(type, []<class T>(T) -> Handler { return each<F, T, T, More...>; });
 }
 Handler multiply(const Statement& s, Type type, bool add) {
   if (s.is("wide")) {
@@ -278,13 +277,7 @@ void with_carry(Warp& w, const Instruction& i, u32 mask) {
 }
 template <Sum sum>
 Handler carry(Type type) {
-  switch (type) {
-    case Type::u32: return with_carry<u32, sum>;
-    case Type::s32: return with_carry<s32, sum>;
-    case Type::u64: return with_carry<u64, sum>;
-    case Type::s64: return with_carry<s64, sum>;
-    default: return nullptr;
-  }
+  return of_word(type, []<class T>(T) -> Handler { return with_carry<T, sum>; });
 }
 Handler funnel(const Statement& s) {
   const bool wrap = s.is("wrap");
@@ -295,10 +288,12 @@ Handler funnel(const Statement& s) {
 
 }  // namespace
 
-Handler integer_handler(const Statement& s, Type type) {
+Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   const std::string_view op = s.op[0];
   if (s.is("sat")) return nullptr;
-  if (s.is("cc") || op.ends_with('c')) {
+  const bool carry_in = op == "addc" || op == "subc" || op == "madc", carry_out = s.is("cc");
+  if (carry_in || carry_out) {
+    i.immediate = (carry_in ? 1u : 0u) | (carry_out ? 2u : 0u);
     if (op.starts_with("add")) return carry<Sum::add>(type);
     if (op.starts_with("sub")) return carry<Sum::subtract>(type);
     if (op.starts_with("mad")) return s.is("hi") ? carry<Sum::high>(type) : carry<Sum::low>(type);

@@ -186,7 +186,7 @@ std::string text_of(const Context& context, const Instruction& i);
 
 // Handlers by instruction; null if there is none. The decoder has checked the modifiers. Each is in the file of its
 // name.
-Handler integer_handler(const Statement& s, Type type);
+Handler integer_handler(const Statement& s, Type type, Instruction& i);
 Handler float_handler(const Statement& s, Type type);
 Handler comparison_handler(const Statement& s, Type type);
 Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_bytes, unsigned from_bytes,
