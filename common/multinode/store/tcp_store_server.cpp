@@ -39,8 +39,8 @@ using protocol::Operation;
 using protocol::Request;
 using protocol::Status;
 
-// Who knows the run's secret is trusted (SECURITY.md); these limits keep strangers out, and mistakes from filling the
-// memory.
+// A process that knows the run's secret is trusted (SECURITY.md). These limits keep strangers out, and keep a mistake
+// from filling the memory.
 constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
 constexpr std::size_t overhead_of_key = 128;          // bytes of a map node
 constexpr std::size_t most_unauthenticated = 4 << 10;
