@@ -4,9 +4,9 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 namespace {
@@ -35,8 +35,7 @@ class CpuSgd : public Optimizer {
 
 torch::Device choose_device(const multinode::World& world, const multinode::Communicator& communicator) {
   if (communicator.backend() != multinode::Backend::nccl) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    torch::set_num_threads(std::clamp(cores / world.local_size(), 1, torch::get_num_threads()));
+    torch::set_num_threads(std::clamp(multinode::usable_cpus() / world.local_size(), 1, torch::get_num_threads()));
     return torch::kCPU;
   }
 #ifdef MULTINODE_HAVE_CUDA

@@ -8,6 +8,7 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/process/child_process.hpp>
 #include <multinode/store/rendezvous_file.hpp>
 
@@ -20,7 +21,6 @@
 #include <thread>
 
 namespace cluster {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,7 +57,7 @@ struct Options {
 int start(int argc, const char* const* argv) {
   Options options("cluster start [OPTIONS]\nRuns a head, or a node, until it is stopped.");
   bool is_head = false;
-  int port = 6379, cpus = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int port = 6379, cpus = multinode::usable_cpus();
   std::string host = "127.0.0.1";
   options.add()("head", po::bool_switch(&is_head),
                 "start a head, and a node beside it; else a node that joins the head")(
@@ -68,6 +68,7 @@ int start(int argc, const char* const* argv) {
   if (!options.parse(argc, argv)) return multinode::exit_right;
   multinode::require_range("--num-cpus", cpus, 0, 1 << 16);
   multinode::require_range("--port", port, 0, 65535);
+  host = multinode::parse_host(host, "--host");
   const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};
   if (!is_head) return run_node(options.head(), cpus, signals), multinode::exit_right;
 
@@ -75,7 +76,8 @@ int start(int argc, const char* const* argv) {
   std::optional<multinode::ChildProcess> node;
   run_head({{host, static_cast<std::uint16_t>(port)}, multinode::random_token()}, signals, [&](const auto& place) {
     multinode::write_place(options.state + "/head", "cluster", place);
-    log("the head listens on " + to_string(place));
+    log("the head listens on " + to_string(place) +
+        (multinode::is_loopback(place.host) ? ", for this host only; --host names an address for others" : ""));
     node.emplace(multinode::ChildCommand{
         .arguments = {"cluster", "start", "--state", options.state, "--num-cpus", std::to_string(cpus)},
         .file = "/proc/self/exe",
@@ -128,9 +130,7 @@ int run(int argc, const char* const* argv) {
   // The store of the job, in which its ranks meet and its keepers leave the output. The nodes reach this host by the
   // address by which it reaches the head; on one host that is loopback.
   multinode::TcpStore store = options.connect();
-  multinode::StorePlace place;
-  place.host = multinode::address_towards(options.head());
-  place.token = multinode::random_token();
+  multinode::StorePlace place{{multinode::address_towards(options.head())}, multinode::random_token()};
   const multinode::TcpStoreServer server(place.host, 0, {.token = place.token});
   place.port = server.port();
   multinode::TcpStore job_store(place, 5s, {.token = place.token});
@@ -190,7 +190,6 @@ int command(int argc, const char* const* argv) {
 }
 
 }  // namespace
-
 }  // namespace cluster
 
 int main(int argc, char** argv) {
@@ -198,9 +197,12 @@ int main(int argc, char** argv) {
     return multinode::flush_output("cluster", cluster::command(argc, argv));
   } catch (const std::exception& e) {
     const bool lost = dynamic_cast<const multinode::StoreLost*>(&e);
+    const bool late = dynamic_cast<const multinode::StoreTimeout*>(&e);
     const bool refused = dynamic_cast<const multinode::StoreRefused*>(&e);
     std::cerr << fmt::format("cluster: {}{}{}\n", lost ? "the head is gone: " : "", e.what(),
-                             refused ? "; the token is in the file 'head' of the head's state folder" : "");
+                             refused ? "; the token is in the file 'head' of the head's state folder"
+                             : late  ? "; if the head is on another host, start it with --host ADDRESS"
+                                     : "");
     if (const auto* const start_error = dynamic_cast<const multinode::StartError*>(&e)) return start_error->status;
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }

@@ -110,8 +110,8 @@ class Head {
 
 void run_head(multinode::StorePlace place, const multinode::Signals& signals,
               const std::function<void(const multinode::StorePlace&)>& ready) {
-  const multinode::TcpStoreServer server(place.host, place.port, {.token = place.token});
-  place.port = server.port();
+  const auto server = multinode::serve_at(place, false);
+  place.port = server->port();
   Head head(place);
   ready(place);
   head.serve(signals);

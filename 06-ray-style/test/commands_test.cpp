@@ -132,13 +132,14 @@ TEST_F(Commands, ErrorsAreOneLine) {
     EXPECT_EQ(occurrences(result.all(), "\n"), 1u) << result.all();
   };
   expect("begin", {}, 2, "unrecognised option '--state'");
+  expect("start", {"--head", "--host", "[::1"}, 2, "--host: '[::1' is neither a host name nor an address");
   expect("run", {}, 2, "put -- and the program behind the options");
   expect("run", {"--num-workers", "0", "--", "true"}, 2, "--num-workers must be from 1 to 1000, not 0");
   expect("run", {"--", "nothing"}, 127, "cannot start 'nothing': not found on the PATH");
   std::filesystem::remove(state() / "head");
   expect("status", {}, 2, "there is no " + (state() / "head").string());
   multinode::write_place(state() / "head", "cluster", {{"127.0.0.1", 1}, "token"});
-  expect("status", {}, 1, "127.0.0.1:1");
+  expect("status", {}, 1, "if the head is on another host, start it with --host ADDRESS");
 }
 
 }  // namespace commands_test

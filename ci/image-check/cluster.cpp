@@ -42,7 +42,7 @@ std::vector<std::string> hosts_of_the_job() {
   return hosts;
 }
 
-int cores() { return static_cast<int>(multinode::allowed_cpus().size()); }
+int cores() { return multinode::usable_cpus(); }
 
 Command joined(Command first, const Command& second) {
   first.insert(first.end(), second.begin(), second.end());

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <tuple>
 
@@ -25,17 +26,22 @@ TEST(Endpoint, IsReadAndWritten) {
     EXPECT_EQ(endpoint.port, port);
     EXPECT_EQ(to_string(endpoint), text);
   }
-  EXPECT_EQ(to_string(parse_endpoint("[host]:5", "")), "host:5");
+  for (const char* host : {"node0", "10.0.0.1", "::1", "[::1]", "fe80::1%eth0", "[2605:340::1]"})
+    EXPECT_EQ(parse_host(host, "--host"), host[0] == '[' ? std::string(host + 1, std::strlen(host) - 2) : host);
 }
 
 TEST(Endpoint, InvalidTextIsRefusedByName) {
-  for (const char* text :
-       {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:+1", "host:1x", "host: 1", "::1:80",
-        "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"})
+  for (const char* text : {"",        "host",       "host:",        ":1",
+                           "host:0",  "host:65536", "host:-1",      "host:+1",
+                           "host:1x", "host: 1",    "::1:80",       "[::1]",
+                           "[]:1",    "[::1:80",    "[host]:1",     "10.0.0.256:1",
+                           "[::g]:1", "a b:1",      "tcp://host:1", "host:99999999999999999999"})
     EXPECT_SAYS(testing::error_text<UsageError>([&] { parse_endpoint(text, "--rdzv-endpoint"); }),
                 std::string("--rdzv-endpoint: \"") + text + '"');
   EXPECT_SAYS(testing::error_text<UsageError>([] { parse_endpoint("host\n:1", "MNRUN_STORE"); }),
-              "MNRUN_STORE: \"host?:1\" is not host:port");
+              "MNRUN_STORE: \"host?:1\"");
+  for (const char* text : {"", "[::1", "::1]", "node0:1", "10.0.0.256", "fe80::1%", "-o", "a b"})
+    EXPECT_SAYS(testing::error_text<UsageError>([&] { parse_host(text, "--host"); }), "--host: '" + std::string(text));
 }
 
 TEST(FreePort, IsKeptForAServerThatIsToldItsNumber) {

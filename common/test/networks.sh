@@ -39,3 +39,5 @@ MASTER_ADDR=several MASTER_PORT=29500 meet
 MASTER_ADDR=six MASTER_PORT=29500 meet
 MASTER_ADDR=six MASTER_PORT=1 meet --rendezvous "file:$folder/store"
 grep -q 2001:db8::1 "$folder/store"
+ip addr del 127.0.0.1/8 dev lo
+"$program" --timeout 8 # alone: on ::1

@@ -130,7 +130,8 @@ TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
   EXPECT_EQ(read_cgroup(root.path()).cpus, 1.5);
   EXPECT_EQ(read_cgroup(root.path()).memory_bytes, 2097152);
-  EXPECT_FALSE(allowed_cpus().empty());
+  EXPECT_EQ(usable_cpus(root.path()), 1);  // 1.5, rounded down
+  EXPECT_EQ(usable_cpus("/nowhere"), std::ssize(allowed_cpus()));
 }
 
 TEST(Limits, NonsenseIsUnlimited) {

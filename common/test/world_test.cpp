@@ -84,6 +84,19 @@ TEST(World, MeetsAndNumbersNodes) {
   }
 }
 
+// Each run's rank 1 meets its own rank 0, though both runs use one port.
+TEST(World, TwoRunsOnOnePortDoNotMixIfTheyHaveIds) {
+  Group group;
+  for (const auto& [rank, id] : {std::pair(0, "a"), {1, "b"}, {1, "a"}}) {
+    group.start_rank(rank, 2, {}, {{"TORCHELASTIC_RUN_ID", id}});
+    if (id[0] == 'b') {
+      ASSERT_TRUE(group.processes.back()->wait_for("it serves another run"));
+    }
+  }
+  const std::vector<Result> results = group.wait();
+  for (const std::size_t r : {0u, 1u, 2u}) EXPECT_EQ(results[r].status, r == 1 ? 2 : 0) << results[r].all();
+}
+
 TEST(World, GathersMoreThanOneValueOfTheStoreHolds) {
   const Ranks::End end = run_ranks(4, {"--gather", "1500000"});
   EXPECT_EQ(end.status, 0) << end.output;
@@ -255,7 +268,7 @@ TEST(World, StrangersDisturbNobody) {
       EXPECT_EQ(results[r + 3].out, "");
       // Rank 0 serves the store, so a second one cannot listen.
       EXPECT_SAYS_ONCE(results[r + 3].err,
-                       r == 0 ? "cannot listen on 127.0.0.1:" + group.port
+                       r == 0 ? "cannot listen on 127.0.0.1:" + group.port + ": Address already in use; give two runs"
                               : "rank " + std::to_string(r) + " (RANK): the store at 127.0.0.1:" + group.port +
                                     " refuses this process: rank " + std::to_string(r) + " is taken by host ");
       EXPECT_EQ(occurrences(results[r + 3].err, "\n"), 1u) << results[r + 3].err;

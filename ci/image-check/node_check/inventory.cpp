@@ -86,7 +86,7 @@ json facts(const HealthOptions& options) {
     has["rdma_ports"] = has["rdma_ports"].get<int>() + 1;
     least("rdma_gbit_per_s", std::atof(port.rate.value_or("0").c_str()));
   }
-  has["cpus"] = multinode::allowed_cpus().size();
+  has["cpus"] = multinode::usable_cpus();
   has["memory_gib"] = memory_bytes() / 0x1p30;
   timex clock{};
   has["clock_synchronized"] = adjtimex(&clock) != TIME_ERROR && !(clock.status & STA_UNSYNC);

@@ -330,7 +330,7 @@ TEST(Settings, OfMpiAreThoseOfTheImage) {
   unsetenv("OMP_NUM_THREADS");
   EXPECT_EQ(small_machine().contains("OMPI_MCA_btl_vader_single_copy_mechanism"), !can_read_other_processes());
   EXPECT_EQ(small_machine().at("OMP_NUM_THREADS"), "1");
-  EXPECT_EQ(whole_node().at("OMP_NUM_THREADS"), std::to_string(multinode::allowed_cpus().size()));
+  EXPECT_EQ(whole_node().at("OMP_NUM_THREADS"), std::to_string(multinode::usable_cpus()));
   setenv("OMP_NUM_THREADS", "3", 1);
   EXPECT_FALSE(whole_node().contains("OMP_NUM_THREADS"));  // the user's stays
   unsetenv("OMP_NUM_THREADS");

@@ -2,12 +2,27 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/endpoint.hpp>
+#include <multinode/launch/host_list.hpp>
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 namespace multinode {
+
+std::string parse_host(std::string_view text, std::string_view what) {
+  const bool brackets = text.starts_with('[') && text.ends_with(']');
+  const std::string host(brackets ? text.substr(1, text.size() - 2) : text);
+  in6_addr address{};
+  const std::size_t scope = std::min(host.find('%'), host.size());  // an interface: fe80::1%eth0
+  const bool six = inet_pton(AF_INET6, host.substr(0, scope).c_str(), &address) == 1 && scope + 1 != host.size();
+  const bool digits = host.find_first_not_of("0123456789.") == host.npos;  // then an IPv4 address, not a name
+  if (six ||
+      (!brackets && is_host_name(host) && (!digits || inet_aton(host.c_str(), reinterpret_cast<in_addr*>(&address)))))
+    return host;
+  throw UsageError(fmt::format("{}: '{}' is neither a host name nor an address: correct it", what, printable(text)));
+}
 
 Endpoint parse_endpoint(std::string_view text, std::string_view what) {
   const auto wrong = [&](std::string_view why) {
@@ -16,16 +31,12 @@ Endpoint parse_endpoint(std::string_view text, std::string_view what) {
   };
   const auto colon = text.rfind(':');
   if (colon == text.npos) throw wrong("the port is missing");
-  auto host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']'))
-    host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != host.npos)
-    throw wrong("write an IPv6 address in brackets");
+  const auto host = text.substr(0, colon);
   if (host.empty()) throw wrong("the host is missing");
-  if (host.find_first_of("[] \t\r\n/") != host.npos) throw wrong("the host contains an invalid character");
+  if (host.find(':') != host.npos && !host.starts_with('[')) throw wrong("write an IPv6 address in brackets");
   const auto port = parse_decimal<std::uint16_t>(text.substr(colon + 1));
   if (!port || *port == 0) throw wrong("the port must be a number from 1 to 65535");
-  return {std::string(host), *port};
+  return {parse_host(host, fmt::format("{}: \"{}\"", what, printable(text))), *port};
 }
 
 std::string to_string(const Endpoint& endpoint) {

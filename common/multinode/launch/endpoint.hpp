@@ -13,6 +13,10 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
+// A host name, an IPv4 address or an IPv6 address, the last one also in brackets, which the result lacks. Throws
+// UsageError with the text and `what` if it can be none of them.
+std::string parse_host(std::string_view text, std::string_view what);
+
 // "host:port" or "[IPv6 address]:port". parse_endpoint throws UsageError with the text and `what`, the option or
 // variable that it came from.
 Endpoint parse_endpoint(std::string_view text, std::string_view what);

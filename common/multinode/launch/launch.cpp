@@ -17,6 +17,7 @@
 #include <iterator>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <tuple>
 
 namespace multinode {
@@ -24,6 +25,11 @@ namespace {
 
 constexpr std::uint16_t customary_port = 29'500;    // torch's
 constexpr std::uintmax_t max_node_file = 16 << 20;  // bytes: 65,536 lines of 255
+
+// The names of launchers' processes, beside mpirun*, mpiexec* and hydra_*. pt_elastic is torchrun.
+constexpr std::string_view launcher_processes[] = {"orterun",    "orted",      "prterun",   "prted",    "srun",
+                                                   "slurmstepd", "jsrun",      "mnrun",     "torchrun", "pt_elastic",
+                                                   "mpispawn",   "flux-shell", "horovodrun"};
 
 class Variables {
  public:
@@ -52,10 +58,15 @@ class Variables {
 
   std::optional<FromVariable<int>> number(std::string_view name) const {
     if (!has(name)) return std::nullopt;
-    if (const auto value = parse_decimal<int>(text(name))) return FromVariable<int>{*value, std::string(name)};
+    std::string value = text(name);
+    if (const auto colon = value.find(':'); name == "PET_NNODES" && value.substr(0, colon) == value.substr(colon + 1))
+      value.resize(std::min(colon, value.size()));  // torchrun's MIN:MAX
+    if (const auto number = parse_decimal<int>(value)) return FromVariable<int>{*number, std::string(name)};
     throw UsageError(fmt::format("{} is not a number from 0 to {}: correct it, or unset what the launcher did not set",
                                  show(name), INT_MAX));
   }
+
+  int number_or_0(std::string_view name) const { return number(name).value_or(FromVariable<int>{}).value; }
 
   FromVariable<std::uint16_t> port(std::string_view name) const {
     if (!has(name)) return {};
@@ -65,14 +76,8 @@ class Variables {
   }
 
   FromVariable<std::string> address(std::string_view name) const {
-    const std::string value = text(name);
-    if (value.empty()) return {};
-    // ':', '%' and brackets: IPv6
-    if (value.size() > max_host_name || !std::all_of(value.begin(), value.end(), [](char c) {
-          return is_host_character(c) || c == ':' || c == '%' || c == '[' || c == ']';
-        }))
-      throw UsageError(show(name) + " is neither a host name nor an address: correct it");
-    return {value, std::string(name)};
+    if (text(name).empty()) return {};
+    return {parse_host(text(name), name), std::string(name)};
   }
 
   // What `expand` makes of the value; its error is prefixed with the variable's name.
@@ -103,6 +108,17 @@ class Variables {
     if (hosts.empty() || hosts.size() > max_hosts)
       throw UsageError(fmt::format("{} names {} hosts: name a file with one host per line", show(name),
                                    hosts.empty() ? "no" : "more than 65536"));
+    return hosts;
+  }
+
+  // "node0 2 node1 1": a host for each of its slots.
+  std::vector<std::string> hosts_with_slots(std::string_view name) const {
+    std::vector<std::string> hosts;
+    std::istringstream words(text(name));
+    std::size_t slots = 0;
+    for (std::string host; words >> host; hosts.insert(hosts.end(), slots, host))
+      if (!is_host_name(host) || !(words >> slots) || slots == 0 || slots > max_hosts) break;
+    if (hosts.empty() || !words.eof()) throw UsageError(show(name) + " is not a list of hosts and slots: correct it");
     return hosts;
   }
 
@@ -140,9 +156,20 @@ void require_less(const FromVariable<int>& low, const FromVariable<int>& high, b
                                name(high, "the size"), high.value));
 }
 
-// Checks and values that need more than the columns of a row.
+// Of the rows: what is special about a launcher.
 
-void finish_torchrun(const Variables& variables, Launch& launch) {
+template <class Find>
+void find_master(Nodes& nodes, std::string_view variable, Find find) {
+  if (nodes.master_address.value.empty()) nodes.master_address = {find(), std::string(variable)};
+}
+
+void choose_port(const Variables& variables, Nodes& nodes, std::string_view job, std::string_view step = "") {
+  if (nodes.master_port.value == 0 && variables.has(job))
+    nodes.master_port = {port_of_job(variables.text(job), variables.text(step)), std::string(job)};
+}
+
+void under_torchrun(const Variables& variables, Launch& launch) {
+  launch.attempt = variables.number_or_0("TORCHELASTIC_RESTART_COUNT");
   launch.agent_store = variables.is("TORCHELASTIC_USE_AGENT_STORE", "True");
   if (launch.agent_store && (launch.master_address.value.empty() || launch.master_port.value == 0))
     throw UsageError(
@@ -150,20 +177,48 @@ void finish_torchrun(const Variables& variables, Launch& launch) {
                     launch.master_port.value ? "MASTER_ADDR" : "MASTER_PORT"));
 }
 
-// True if RANK and the related variables differ from srun's: a launcher inside srun, such as Ray on Slurm, set them.
-// Together with MNRUN_* or CLUSTER_* they belong to mnrun or the cluster, and srun is the inner launcher.
-bool ranked_inside_srun(const Variables& variables) {
-  return !variables.has("MNRUN_STORE") && !variables.has("CLUSTER_STORE") && variables.has("RANK") &&
-         variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
-         (variables.text("RANK") != variables.text("SLURM_PROCID") ||
-          variables.text("WORLD_SIZE") != variables.text("SLURM_STEP_NUM_TASKS"));
+// mnrun sets TORCHELASTIC_RUN_ID too, because torch looks at it. torchrun says who serves its store.
+bool is_mnruns(const Variables& variables) {
+  return variables.has("MNRUN_STORE") && !variables.has("TORCHELASTIC_USE_AGENT_STORE");
 }
 
-void finish_srun(const Variables& variables, Launch& launch) {
+void under_mpirun(const Variables&, Launch& launch) { launch.under_mpi = true; }
+
+// Cray's mpiexec sets the world size for PMI only.
+void under_pals(const Variables& variables, Launch& launch) {
+  launch.under_mpi = variables.has("PMI_RANK") || variables.has("PMIX_RANK");
+  if (!variables.has("PBS_NODEFILE")) return;
+  if (launch.world_size.variable.empty() && launch.local_size)
+    launch.world_size = {
+        static_cast<int>(distinct(variables.node_file("PBS_NODEFILE")).size()) * launch.local_size->value,
+        "PBS_NODEFILE"};
+  if (launch.under_mpi) return;
+  find_master(launch, "PBS_NODEFILE", [&] { return variables.node_file("PBS_NODEFILE").front(); });
+  choose_port(variables, launch, "PBS_JOBID");
+}
+
+// The host of task 0. With a host file it is that of the first line, and Slurm's lists are sorted.
+void find_master_of_step(const Variables& variables, Launch& launch) {
+  if (variables.has("SLURM_HOSTFILE") || variables.text("SLURM_DISTRIBUTION").starts_with("arbitrary")) {
+    if (!launch.under_mpi)
+      find_master(launch, "SLURM_HOSTFILE", [&] { return variables.node_file("SLURM_HOSTFILE").front(); });
+  } else {
+    for (const std::string_view list : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})
+      if (variables.has(list))
+        find_master(launch, list, [&] { return variables.expanded(list, expand_host_list).front(); });
+  }
+  choose_port(variables, launch, "SLURM_JOB_ID", "SLURM_STEP_ID");
+}
+
+void under_srun(const Variables& variables, Launch& launch) {
+  launch.run_id = variables.text("SLURM_JOB_ID") + "." + variables.text("SLURM_STEP_ID");
+  launch.attempt = variables.number_or_0("SLURM_RESTART_COUNT");
+  launch.under_mpi = launch.rank.variable != "SLURM_PROCID";
   const auto procid = variables.number("SLURM_PROCID");
   if (procid && procid->value != launch.rank.value)
     throw UsageError(fmt::format("{}, but {}: start all processes with srun, or all with mpirun",
                                  variables.show(launch.rank.variable), variables.show("SLURM_PROCID")));
+  find_master_of_step(variables, launch);
   const std::string_view name = "SLURM_STEP_TASKS_PER_NODE";
   if (!variables.has(name) || !launch.node_rank) return;
   const auto contradicts = [&](const std::string& other) {
@@ -178,273 +233,242 @@ void finish_srun(const Variables& variables, Launch& launch) {
   launch.local_size = {tasks[node], std::string(name)};
 }
 
-void require_one_agent_per_node(const Variables& variables, Nodes& nodes) {
-  const auto tasks = variables.number("SLURM_STEP_NUM_TASKS");
-  if (tasks && nodes.node_count && tasks->value != nodes.node_count->value)
-    throw UsageError(fmt::format("{}, but {}: start one mnrun per node (srun --ntasks-per-node=1)",
-                                 variables.show("SLURM_STEP_NUM_TASKS"), variables.show(nodes.node_count->variable)));
+// True if RANK and the related variables differ from srun's: a launcher inside srun, such as Ray on Slurm, set them.
+// Together with MNRUN_* or CLUSTER_* they belong to mnrun or the cluster, and srun is the inner launcher.
+bool ranked_inside_srun(const Variables& variables) {
+  return !variables.has("MNRUN_STORE") && !variables.has("CLUSTER_STORE") && variables.has("RANK") &&
+         variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
+         (variables.text("RANK") != variables.text("SLURM_PROCID") ||
+          variables.text("WORLD_SIZE") != variables.text("SLURM_STEP_NUM_TASKS"));
 }
 
-// jsrun does not number the nodes. If it starts one process per node, the ranks are the node ranks.
-void number_by_jsrun(const Variables& variables, Nodes& nodes) {
-  if (variables.number("JSM_NAMESPACE_LOCAL_SIZE").value_or(FromVariable<int>{}).value != 1) return;
-  nodes.node_rank = variables.number("JSM_NAMESPACE_RANK");
-  nodes.node_count = variables.number("JSM_NAMESPACE_SIZE");
+// The slots of an LSF job. On machines with jsrun the first is the launch node's, which runs no rank: it has one slot,
+// and there is a host more than the ranks fill.
+void in_lsf(const Variables& variables, Launch& launch) {
+  launch.under_mpi = variables.has("JSM_NAMESPACE_RANK");
+  const std::string_view name = variables.has("LSB_DJOB_RANKFILE") ? "LSB_DJOB_RANKFILE" : "LSB_MCPU_HOSTS";
+  if (variables.has(name))
+    find_master(launch, name, [&] {
+      const auto slots = name == "LSB_MCPU_HOSTS" ? variables.hosts_with_slots(name) : variables.node_file(name);
+      const auto hosts = distinct(slots);
+      const auto filled = static_cast<int>(hosts.size()) * launch.local_size.value_or(FromVariable<int>{}).value;
+      const bool launches = launch.under_mpi && hosts.size() > 1 && std::ranges::count(slots, hosts[0]) == 1;
+      return hosts[launches && filled != launch.world_size.value ? 1 : 0];
+    });
+  choose_port(variables, launch, "LSB_JOBID");
 }
 
-// WORLD_SIZE is the number of pods in some versions of the operator and of processes in others. It is unambiguous only
-// if the two are equal, so a pod with several processes needs an agent that starts them.
-void require_one_process_per_pod(const Variables& variables, Launch&) {
-  constexpr std::string_view remedy = "start the processes of this pod with mnrun or torchrun";
-  if (parse_decimal<std::int64_t>(variables.text("PET_NPROC_PER_NODE")).value_or(1) != 1)
-    throw UsageError(fmt::format("{}: {}", variables.show("PET_NPROC_PER_NODE"), remedy));
-  const auto pods = variables.number("PET_NNODES"), processes = variables.number("WORLD_SIZE");
-  if (pods && processes && processes->value != pods->value)
-    throw UsageError(fmt::format("{} counts processes, but {} counts pods: {}", variables.show("WORLD_SIZE"),
-                                 variables.show("PET_NNODES"), remedy));
-  const auto pod = variables.number("PET_NODE_RANK"), rank = variables.number("RANK");
-  if (pod && rank && pod->value != rank->value)
-    throw UsageError(fmt::format("{}, but {}: {}", variables.show("RANK"), variables.show("PET_NODE_RANK"), remedy));
+template <const char* store, const char* restart_count>
+void with_store(const Variables& variables, Launch& launch) {
+  launch.launcher_store = {parse_store_place(variables.text(store), store), store};
+  launch.attempt = variables.number_or_0(restart_count);
 }
 
-bool started_on_one_replica(const Variables& variables) { return variables.is("NGC_ARRAY_TYPE", "MPIJob"); }
+// The first of the variables that is a number, not gpu, cpu or auto: mnrun interprets those itself.
+void count_processes(const Variables& variables, Nodes& nodes, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names)
+    if (!nodes.processes_per_node && parse_decimal<std::int64_t>(variables.text(name)))
+      nodes.processes_per_node = variables.number(name);
+}
+
+void in_pod(const Variables& variables, Launch& launch) {
+  count_processes(variables, launch, {"PET_NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"});
+  if (launch.master_address.value.empty()) launch.master_address = variables.address("PET_MASTER_ADDR");
+  if (launch.master_port.value == 0) launch.master_port = variables.port("PET_MASTER_PORT");
+  const std::string_view endpoint = "PET_RDZV_ENDPOINT";
+  if (!launch.master_address.value.empty() || !variables.has(endpoint)) return;
+  const Endpoint place = parse_endpoint(variables.text(endpoint), endpoint);
+  launch.master_address = {place.host, std::string(endpoint)};
+  launch.master_port = {place.port, std::string(endpoint)};
+}
+
+void in_bcp(const Variables& variables, Launch& launch) {
+  count_processes(variables, launch, {"NGC_NTASKS_PER_NODE", "NGC_GPUS_PER_NODE"});
+  if (launch.master_address.value.empty()) launch.master_address = variables.address("NGC_MASTER_ADDR");
+  if (launch.master_port.value == 0 && !launch.master_address.value.empty()) launch.master_port = {customary_port, ""};
+}
 
 // A task of pbsdsh has the number of its node. OpenPBS 23.06 gives it PBS_NODEFILE too, but not on the first node. The
 // job's script runs on the first node only, so its node count is set only if that is the only node.
-void number_in_pbs(const Variables& variables, Nodes& nodes) {
-  if (!variables.has("PBS_NODEFILE")) return;
-  const auto hosts = variables.node_file("PBS_NODEFILE"), names = distinct(hosts);
-  const auto node = static_cast<std::size_t>(nodes.node_rank.value_or(FromVariable<int>{}).value);
-  if (nodes.node_rank || names.size() == 1) nodes.node_count = {static_cast<int>(names.size()), "PBS_NODEFILE"};
-  if (node < names.size())
-    nodes.processes_per_node = {static_cast<int>(std::count(hosts.begin(), hosts.end(), names[node])), "PBS_NODEFILE"};
-}
-
-void require_one_slot_per_node(const Variables& variables, Launch&) {
-  if (!variables.has("PBS_NODEFILE"))
-    throw UsageError(variables.show("PBS_TASKNUM") +
-                     ": pbsdsh sets no world size: start the program with mpirun, "
-                     "or set PBS_NODEFILE to a copy of the job's node file that all nodes can read");
-  const auto hosts = variables.node_file("PBS_NODEFILE");
-  const auto nodes = distinct(hosts).size();
-  if (hosts.size() != nodes)
-    throw UsageError(fmt::format("{} has {} slots on {} nodes: start the processes of a node with mnrun or torchrun",
-                                 variables.show("PBS_NODEFILE"), hosts.size(), nodes));
+void in_pbs(const Variables& variables, Launch& launch) {
+  const std::string_view file = "PBS_NODEFILE";
+  if (variables.has(file)) {
+    const auto hosts = variables.node_file(file), names = distinct(hosts);
+    const auto node = static_cast<std::size_t>(launch.node_rank.value_or(FromVariable<int>{}).value);
+    if (launch.node_rank || names.size() == 1) launch.node_count = {static_cast<int>(names.size()), std::string(file)};
+    if (node < names.size())
+      launch.processes_per_node = {static_cast<int>(std::ranges::count(hosts, names[node])), std::string(file)};
+    find_master(launch, file, [&] { return hosts.front(); });
+  }
+  choose_port(variables, launch, "PBS_JOBID");
 }
 
 struct Numbers {
   std::string_view rank = "", world_size = "", local_rank = "", local_size = "", node_rank = "", node_count = "";
 };
 
-enum class Port { none, of_job, customary };
-
-using Conditions = std::array<std::string_view, 5>;  // see Variables::meet()
-
 // A launcher, or a batch system that runs a script. Each string_view is the name of a variable; "": none.
 struct Row {
-  std::string_view launcher = "none";          // none: one process
-  Conditions known_by = {};                    // all must hold
-  bool (*unless)(const Variables&) = nullptr;  // if this holds, read_launch skips the row
-
-  Numbers numbers = {};                         // without a rank: one process per node or pod
-  std::array<std::string_view, 2> run_id = {};  // the run's, or a job's and its step's
-  std::string_view attempt = "";
-
-  // How the processes meet: in MPI_Init if `mpi` is set, in the launcher's store, or at a master.
-  std::string_view mpi = "";
-  std::string_view store = "";  // host:port/token of a TcpStore
-  // The master: MASTER_ADDR and MASTER_PORT take precedence, then these in this order.
-  std::string_view address = "";
-  std::string_view endpoint = "";                   // host:port
-  std::array<std::string_view, 2> host_lists = {};  // the first host of Slurm's list
-  std::string_view node_file = "";                  // the first host in the file
-  std::string_view port = "";
-  Port port_otherwise = Port::none;
-
-  // What read_nodes needs.
-  std::string_view batch_system = "";                       // its name; "": read_nodes skips the row
-  std::array<std::string_view, 2> processes_per_node = {};  // the first that is a number
-
-  // What the columns cannot express.
-  void (*number_nodes)(const Variables&, Nodes&) = nullptr;
-  void (*finish)(const Variables&, Launch&) = nullptr;  // in read_launch
-  void (*nodes)(const Variables&, Nodes&) = nullptr;    // in read_nodes
+  std::string_view launcher;                             // "": a script of a batch system, which is one process
+  std::array<std::string_view, 5> known_by;              // all must hold: see Variables::meet()
+  Numbers numbers = {};                                  // without a rank: one process per node or pod
+  std::string_view run_id = "";                          // the name of the run
+  void (*special)(const Variables&, Launch&) = nullptr;  // where its processes meet, and what no column expresses
+  bool (*unless)(const Variables&) = nullptr;            // if this holds, the row does not
 };
 
 constexpr Numbers torch_numbers = {"RANK",       "WORLD_SIZE",      "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                                    "GROUP_RANK", "GROUP_WORLD_SIZE"};
 constexpr Numbers hydra_numbers = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
-
-constexpr Row srun = {
-    .launcher = "srun",
-    .known_by = {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
-    .unless = ranked_inside_srun,
-    .numbers = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_STEP_NUM_NODES"},
-    .run_id = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-    .attempt = "SLURM_RESTART_COUNT",
-    .host_lists = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"},
-    .port_otherwise = Port::of_job,
-    .batch_system = "Slurm",
-    .finish = finish_srun,
-    .nodes = require_one_agent_per_node};
-
-constexpr Row srun_with(std::string_view launcher, std::string_view rank, std::string_view world_size) {
-  Row row = srun;
-  row.launcher = launcher;
-  row.known_by = {rank, "SLURM_STEP_ID", "SLURM_LOCALID"};
-  row.numbers.rank = row.mpi = rank;
-  row.numbers.world_size = world_size;
-  return row;
+constexpr Numbers jsm_numbers = {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
+                                 "JSM_NAMESPACE_LOCAL_SIZE"};
+constexpr Numbers srun_numbers(std::string_view rank, std::string_view world_size) {
+  return {rank, world_size, "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_STEP_NUM_NODES"};
 }
-
-// A pod of PyTorch. The first two of `known_by` are its number and the number of pods.
-constexpr Row pod(std::string_view launcher, std::string_view batch_system, const Conditions& known_by) {
-  return {.launcher = launcher,
-          .known_by = known_by,
-          .numbers = {.node_rank = known_by[0], .node_count = known_by[1]},
-          .address = "PET_MASTER_ADDR",
-          .endpoint = "PET_RDZV_ENDPOINT",
-          .port = "PET_MASTER_PORT",
-          .batch_system = batch_system,
-          .processes_per_node = {"PET_NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"},
-          .finish = require_one_process_per_pod};
+constexpr Numbers nodes(std::string_view rank, std::string_view count) {
+  return {.node_rank = rank, .node_count = count};
 }
+constexpr char cluster_store[] = "CLUSTER_STORE", cluster_restarts[] = "CLUSTER_RESTART_COUNT";
+constexpr char mnrun_store[] = "MNRUN_STORE", mnrun_restarts[] = "MNRUN_RESTART_COUNT";
 
 // The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the variables of
 // the outer one remain set and mislead. mnrun can stand low because its children's environment is
 // without_process_variables(): another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun.
 // The nodes of a cluster (chapter 06) do the same.
-constexpr std::array table = {
-    Row{.launcher = "torchrun",
-        .known_by = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
-        .numbers = torch_numbers,
-        .run_id = {"TORCHELASTIC_RUN_ID"},
-        .attempt = "TORCHELASTIC_RESTART_COUNT",
-        .finish = finish_torchrun},
+constexpr Row table[] = {
+    {"torchrun",
+     {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
+     torch_numbers,
+     "TORCHELASTIC_RUN_ID",
+     under_torchrun,
+     is_mnruns},
     // OMPI_COMM_WORLD_NODE_RANK is not the node rank: it numbers this node's processes over all jobs.
-    Row{.launcher = "Open MPI",
-        .known_by = {"OMPI_COMM_WORLD_RANK"},
-        .numbers = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                    "OMPI_COMM_WORLD_LOCAL_SIZE"},
-        .run_id = {"PMIX_NAMESPACE"},
-        .mpi = "OMPI_COMM_WORLD_RANK"},
-    Row{.launcher = "Intel MPI",
-        .known_by = {"PMI_RANK", "MPI_LOCALRANKID", "I_MPI_HYDRA_UUID"},
-        .numbers = hydra_numbers,
-        .run_id = {"I_MPI_HYDRA_UUID"},
-        .mpi = "PMI_RANK"},
-    Row{.launcher = "MPICH", .known_by = {"PMI_RANK", "MPI_LOCALRANKID"}, .numbers = hydra_numbers, .mpi = "PMI_RANK"},
-    srun_with("srun --mpi=pmi2", "PMI_RANK", "PMI_SIZE"),
-    srun_with("srun --mpi=pmix", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+    {"Open MPI",
+     {"OMPI_COMM_WORLD_RANK"},
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+     "PMIX_NAMESPACE",
+     under_mpirun},
+    {"Intel MPI", {"PMI_RANK", "MPI_LOCALRANKID", "I_MPI_HYDRA_UUID"}, hydra_numbers, "I_MPI_HYDRA_UUID", under_mpirun},
+    {"MPICH", {"PMI_RANK", "MPI_LOCALRANKID"}, hydra_numbers, "", under_mpirun},
+    {"PALS",
+     {"PALS_RANKID"},
+     {"PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"},
+     "PALS_APID",
+     under_pals},
+    {"srun --mpi=pmi2",
+     {"PMI_RANK", "SLURM_STEP_ID", "SLURM_LOCALID"},
+     srun_numbers("PMI_RANK", "PMI_SIZE"),
+     "",
+     under_srun,
+     ranked_inside_srun},
+    {"srun --mpi=pmix",
+     {"PMIX_RANK", "SLURM_STEP_ID", "SLURM_LOCALID"},
+     srun_numbers("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+     "",
+     under_srun,
+     ranked_inside_srun},
     // HOROVOD_GLOO_RENDEZVOUS_ADDR is Horovod's own store on the host of horovodrun, which may not be that of rank 0.
-    Row{.launcher = "Horovod",
-        .known_by = {"HOROVOD_RANK", "HOROVOD_SIZE"},
-        .numbers = {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
-                    "HOROVOD_CROSS_SIZE"}},
-    Row{.launcher = "jsrun",
-        .known_by = {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
-        .numbers = {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
-        .run_id = {"LSB_JOBID"},
-        .mpi = "JSM_NAMESPACE_RANK",
-        .node_file = "LSB_DJOB_RANKFILE",
-        .port_otherwise = Port::of_job,
-        .batch_system = "LSF",
-        .nodes = number_by_jsrun},
+    {"Horovod",
+     {"HOROVOD_RANK", "HOROVOD_SIZE"},
+     {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
+      "HOROVOD_CROSS_SIZE"}},
+    {"jsrun", {"JSM_NAMESPACE_RANK"}, jsm_numbers, "LSB_JOBID", in_lsf},
     // A batch script also has SLURM_PROCID and SLURM_NTASKS, but no SLURM_STEP_*: it is one process.
-    srun,
-    Row{.launcher = "cluster",  // chapter 06's
-        .known_by = {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
-        .numbers = torch_numbers,
-        .run_id = {"CLUSTER_JOB_ID"},
-        .attempt = "CLUSTER_RESTART_COUNT",
-        .store = "CLUSTER_STORE"},
-    Row{.launcher = "mnrun",
-        .known_by = {"MNRUN_STORE", "MNRUN_RUN_ID"},
-        .numbers = torch_numbers,
-        .run_id = {"MNRUN_RUN_ID"},
-        .attempt = "MNRUN_RESTART_COUNT",
-        .store = "MNRUN_STORE"},
-    Row{.launcher = "Ray Train",
-        .known_by = {"RAY_JOB_ID", "RANK", "LOCAL_RANK"},
-        .numbers = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}},
-    Row{.launcher = "bcprun",
-        .known_by = {"NGC_ARRAY_INDEX", "RANK", "LOCAL_RANK"},
-        .numbers = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "", "NGC_ARRAY_INDEX"}},
-    Row{.launcher = "torch.distributed.launch",
-        .known_by = {"RANK", "LOCAL_RANK", "WORLD_SIZE"},
-        .numbers = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
-    pod("Kubeflow PyTorchJob pod", "Kubeflow PyTorchJob", {"PET_NODE_RANK", "PET_NNODES", "RANK"}),
-    pod("Kubeflow Trainer pod", "Kubeflow Trainer", {"PET_NODE_RANK", "PET_NNODES"}),
-    pod("Run:ai pod", "Run:ai", {"RANK", "WORLD_SIZE", "RUNAI_NUM_OF_GPUS", "!LOCAL_RANK"}),
-    pod("pod", "pod", {"RANK", "WORLD_SIZE", "!LOCAL_RANK"}),  // PyTorchJob before 1.9
-    Row{.launcher = "BCP replica",
-        .known_by = {"NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"},
-        .unless = started_on_one_replica,
-        .numbers = {.node_rank = "NGC_ARRAY_INDEX", .node_count = "NGC_ARRAY_SIZE"},
-        .run_id = {"NGC_JOB_ID"},
-        .address = "NGC_MASTER_ADDR",
-        .port_otherwise = Port::customary,
-        .batch_system = "BCP",
-        .processes_per_node = {"NGC_NTASKS_PER_NODE", "NGC_GPUS_PER_NODE"}},
+    {"srun",
+     {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
+     srun_numbers("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+     "",
+     under_srun,
+     ranked_inside_srun},
+    {"cluster",  // chapter 06's
+     {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
+     torch_numbers,
+     "CLUSTER_JOB_ID",
+     with_store<cluster_store, cluster_restarts>},
+    {"mnrun", {"MNRUN_STORE", "MNRUN_RUN_ID"}, torch_numbers, "MNRUN_RUN_ID", with_store<mnrun_store, mnrun_restarts>},
+    {"Ray Train",
+     {"RAY_JOB_ID", "RANK", "LOCAL_RANK"},
+     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}},
+    {"bcprun", {"NGC_ARRAY_INDEX", "RANK", "LOCAL_RANK"}, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "", "NGC_ARRAY_INDEX"}},
+    {"torch.distributed.launch",
+     {"RANK", "LOCAL_RANK", "WORLD_SIZE"},
+     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
+    {"Kubeflow pod", {"PET_NODE_RANK", "PET_NNODES"}, nodes("PET_NODE_RANK", "PET_NNODES"), "", in_pod},
+    {"Run:ai pod", {"RANK", "WORLD_SIZE", "RUNAI_NUM_OF_GPUS"}, nodes("RANK", "WORLD_SIZE"), "", in_pod},
+    // PyTorchJob before 1.9
+    {"pod", {"RANK", "WORLD_SIZE", "KUBERNETES_SERVICE_HOST"}, nodes("RANK", "WORLD_SIZE"), "", in_pod},
+    {"BCP replica",  // a job of type MPIJob starts one replica
+     {"NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NGC_ARRAY_TYPE!=MPIJob"},
+     nodes("NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"),
+     "NGC_JOB_ID",
+     in_bcp},
     // A job's script is task 1. Slurm also sets these variables, for scripts that were written for PBS.
-    Row{.launcher = "pbsdsh",
-        .known_by = {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
-        .numbers = {.node_rank = "PBS_NODENUM"},
-        .run_id = {"PBS_JOBID"},
-        .node_file = "PBS_NODEFILE",
-        .port_otherwise = Port::of_job,
-        .batch_system = "PBS",
-        .number_nodes = number_in_pbs,
-        .finish = require_one_slot_per_node},
-    // Batch scripts, which are one process. Slurm's runs on the first node only and does not count the other nodes.
-    Row{.known_by = {"SLURM_JOB_ID"}, .batch_system = "Slurm (batch script)"},
-    Row{.known_by = {"PBS_JOBID"},
-        .run_id = {"PBS_JOBID"},
-        .node_file = "PBS_NODEFILE",
-        .port_otherwise = Port::of_job,
-        .batch_system = "PBS",
-        .number_nodes = number_in_pbs},
-    Row{.known_by = {"LSB_JOBID"},
-        .run_id = {"LSB_JOBID"},
-        .node_file = "LSB_DJOB_RANKFILE",
-        .port_otherwise = Port::of_job,
-        .batch_system = "LSF"},
-    Row{.batch_system = "none"},
+    {"pbsdsh",
+     {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
+     nodes("PBS_NODENUM", ""),
+     "PBS_JOBID",
+     in_pbs},
+    // Batch scripts. Slurm's runs on the first node only and does not count the other nodes.
+    {"", {"SLURM_JOB_ID"}},
+    {"", {"PBS_JOBID"}, {}, "", in_pbs},
+    {"", {"LSB_JOBID"}, {}, "", in_lsf},
+    {"", {}},
 };
 
-bool matches(const Row& row, const Variables& variables) {
-  return std::all_of(row.known_by.begin(), row.known_by.end(),
-                     [&](std::string_view condition) { return condition.empty() || variables.meet(condition); });
+const Row& row_of(const Variables& variables) {
+  return *std::ranges::find_if(table, [&](const Row& row) {
+    return !(row.unless && row.unless(variables)) && std::ranges::all_of(row.known_by, [&](std::string_view condition) {
+      return condition.empty() || variables.meet(condition);
+    });
+  });
 }
 
-Nodes read_row(const Row& row, const Variables& variables) {
-  Nodes nodes;
-  if (!row.batch_system.empty()) nodes.source = row.batch_system;
-  FromVariable<std::string>& address = nodes.master_address;
-  FromVariable<std::uint16_t>& port = nodes.master_port;
-  nodes.node_rank = variables.number(row.numbers.node_rank);
-  nodes.node_count = variables.number(row.numbers.node_count);
-  // Skips gpu, cpu and auto, which mnrun interprets itself.
-  for (const std::string_view name : row.processes_per_node)
-    if (!nodes.processes_per_node && parse_decimal<std::int64_t>(variables.text(name)))
-      nodes.processes_per_node = variables.number(name);
-  address = variables.address(variables.text("MASTER_ADDR").empty() ? row.address : "MASTER_ADDR");
-  port = variables.port(variables.has("MASTER_PORT") ? "MASTER_PORT" : row.port);
-  if (address.value.empty() && variables.has(row.endpoint)) {
-    const Endpoint endpoint = parse_endpoint(variables.text(row.endpoint), row.endpoint);
-    address = {endpoint.host, std::string(row.endpoint)};
-    port = {endpoint.port, std::string(row.endpoint)};
-  }
-  for (const std::string_view list : row.host_lists)
-    if (address.value.empty() && variables.has(list))
-      address = {variables.expanded(list, expand_host_list).front(), std::string(list)};
-  if (address.value.empty() && variables.has(row.node_file))
-    address = {variables.node_file(row.node_file).front(), std::string(row.node_file)};
-  if (row.number_nodes) row.number_nodes(variables, nodes);
-  if (port.value == 0 && row.port_otherwise == Port::of_job && variables.has(row.run_id[0]))
-    port = {port_of_job(variables.text(row.run_id[0]), variables.text(row.run_id[1])), std::string(row.run_id[0])};
-  if (port.value == 0 && row.port_otherwise == Port::customary && !address.value.empty()) port = {customary_port, ""};
-  return nodes;
+Launch read_row(const Row& row, const Variables& variables) {
+  Launch launch;
+  const auto read = [&](std::string_view name, auto& to) {
+    if (const auto given = variables.number(name)) to = *given;
+  };
+  if (!row.launcher.empty()) launch.launcher = row.launcher;
+  read(row.numbers.rank, launch.rank);
+  read(row.numbers.world_size, launch.world_size);
+  read(row.numbers.local_rank, launch.local_rank);
+  read(row.numbers.local_size, launch.local_size);
+  read(row.numbers.node_rank, launch.node_rank);
+  read(row.numbers.node_count, launch.node_count);
+  launch.run_id = variables.text(row.run_id);
+  launch.master_address = variables.address("MASTER_ADDR");
+  launch.master_port = variables.port("MASTER_PORT");
+  if (row.special) row.special(variables, launch);
+  for (const auto& [name, value] : {std::pair(row.numbers.rank, &launch.rank),
+                                    {row.numbers.world_size, &launch.world_size},
+                                    {row.numbers.local_rank, &launch.local_rank}})
+    if (!name.empty() && value->variable.empty())
+      throw UsageError(fmt::format("{}, but {} is not set: start the program with {} itself, or unset {}",
+                                   variables.show(row.known_by[0]), name, row.launcher, row.known_by[0]));
+  return launch;
+}
+
+// A program that was started once per node or pod is its only process, unless the variables ask for more. In some
+// versions of Kubeflow's operator WORLD_SIZE counts processes, in others pods.
+void count_nodes(const Variables& variables, Launch& launch, std::string_view known_by) {
+  constexpr std::string_view remedy = "start the processes of this node with mnrun or torchrun";
+  if (!launch.node_rank || !launch.node_count)
+    throw UsageError(variables.show(known_by) +
+                     ", but the number of nodes is not known: start the program with mpirun, or set PBS_NODEFILE to a "
+                     "copy of the job's node file that all nodes can read");
+  const auto& processes = launch.processes_per_node;  // a node with several GPUs may have one process
+  if (processes && processes->value != 1 && processes->variable.find("GPU") == std::string::npos)
+    throw UsageError(fmt::format("{} says {} processes per node: {}", processes->variable, processes->value, remedy));
+  const auto world_size = variables.number("WORLD_SIZE"), rank = variables.number("RANK");
+  if (world_size && world_size->value != launch.node_count->value)
+    throw UsageError(fmt::format("{} counts processes, but {} counts pods: {}", variables.show("WORLD_SIZE"),
+                                 variables.show(launch.node_count->variable), remedy));
+  if (rank && rank->value != launch.node_rank->value)
+    throw UsageError(
+        fmt::format("{}, but {}: {}", variables.show("RANK"), variables.show(launch.node_rank->variable), remedy));
+  launch.rank = *launch.node_rank;
+  launch.world_size = *launch.node_count;
+  launch.local_size = {1, ""};
 }
 
 void require_consistent(const Launch& launch) {
@@ -464,21 +488,55 @@ void require_consistent(const Launch& launch) {
                                  address.variable, address.value));
 }
 
-// For a process that matches no row: throws if some launcher started several processes, because this one would take
-// itself for the only one.
-void require_alone(const Variables& variables) {
-  for (const std::string_view name : {"PMI_RANK", "PMI_ID", "PMIX_RANK"})
-    if (variables.has(name))
-      throw UsageError(variables.show(name) +
-                       " is set, but the number of processes is not: start the program with "
-                       "mpirun (without -pmi-port), srun or mnrun, or unset it");
-  if (variables.has("PET_NNODES") && !variables.is("PET_NNODES", "1"))
-    throw UsageError(variables.show("PET_NNODES") +
-                     " without PET_NODE_RANK: start the processes of this pod with mnrun or torchrun");
+// For a process that no launcher of the table started: throws if its variables say that there are others, because it
+// would take itself for the only one.
+void require_alone(const Variables& variables, const Environment& environment) {
   for (const std::string_view name : {"RANK", "LOCAL_RANK", "WORLD_SIZE"})
     if (variables.number(name))
-      throw UsageError(fmt::format("{0} without {1}: also set {1}, or unset {2}", variables.show(name),
-                                   variables.has("RANK") ? "WORLD_SIZE" : "RANK", name));
+      for (const std::string_view other : {"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+        if (!variables.has(other))
+          throw UsageError(
+              fmt::format("{0} without {1}: also set {1}, or unset {2}", variables.show(name), other, name));
+  for (const auto& [name, value] : environment) {
+    if (!parse_decimal<std::int64_t>(value) || name.starts_with("SLURM_")) continue;  // a batch script has SLURM_PROCID
+    const auto ends_with = [](std::string_view text, std::initializer_list<std::string_view> ends) {
+      return std::ranges::any_of(ends, [&](std::string_view end) { return text.ends_with(end); });
+    };
+    const std::string_view launcher = std::string_view(name).substr(0, name.find('_') + 1);
+    const bool of_mpi = launcher == "PMI_" || launcher == "PMIX_";
+    if (!ends_with(name, {"RANK", "RANKID", "_PROCID", "_NODE_INDEX"}) && name != "PMI_ID") continue;
+    const bool several = std::ranges::any_of(environment, [&](const auto& other) {
+      return other.first.starts_with(launcher) && parse_decimal<std::int64_t>(other.second).value_or(1) > 1 &&
+             ends_with(other.first, {"SIZE", "NPROCS", "NRANKS", "NTASKS", "NNODES", "NUM_NODES"});
+    });
+    if (of_mpi || (several && !launcher.empty()))
+      throw UsageError(
+          variables.show(name) +
+          " is set, but this program does not know its launcher: start it with mpirun (without -pmi-port), "
+          "srun or mnrun, or unset the variable");
+  }
+}
+
+// The launcher's process that is an ancestor of this one: "mpirun (pid 12)"; "" if there is none. A login begins anew,
+// and a step of Slurm whose name is no number has one process.
+std::string launcher_above() {
+  for (pid_t pid = getppid(), parent = 0; pid > 1; pid = parent) {
+    const std::string process = "/proc/" + std::to_string(pid);
+    std::ifstream stat(process + "/stat"), command(process + "/cmdline");
+    std::string line, title;
+    std::getline(stat, line), std::getline(command, title, '\0');
+    const std::size_t open = line.find('('), close = line.rfind(')');
+    if (close == line.npos) return "";
+    const std::string name = line.substr(open + 1, close - open - 1);
+    parent = std::atoi(line.substr(std::min(close + 4, line.size())).c_str());
+    if (name == "sshd" || name == "sshd-session") return "";
+    const std::size_t step = std::min(title.find('.'), title.size() - 1) + 1;
+    if (name == "slurmstepd" && !std::isdigit(static_cast<unsigned char>(title[step]))) return "";
+    if (name.starts_with("mpirun") || name.starts_with("mpiexec") || name.starts_with("hydra_") ||
+        std::ranges::find(launcher_processes, name) != std::end(launcher_processes))
+      return fmt::format("{} (pid {})", name, pid);
+  }
+  return "";
 }
 
 // A trailing * matches any suffix. Not all of OMPI_* and PMIX_*: OMPI_MCA_btl and others are the user's settings.
@@ -501,7 +559,7 @@ constexpr auto process_variables = std::to_array<std::string_view>(
      "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
      // Horovod, jsrun
      "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
-     "JSM_NAMESPACE_*",
+     "JSM_NAMESPACE_*", "PALS_*",
      // srun: its tasks, not its job
      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
      "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
@@ -531,60 +589,62 @@ SecretSource read_secret_source(const Environment& environment) {
 
 Launch read_launch(const Environment& environment) {
   const Variables variables(environment);
-  const Row& row = *std::find_if(table.begin(), table.end(), [&](const Row& r) {
-    return matches(r, variables) && !(r.unless && r.unless(variables));
-  });
+  const Row& row = row_of(variables);
   Launch launch;
-  launch.secret_source = read_secret_source(environment);
-  if (row.launcher == launch.launcher) {
-    require_alone(variables);
-    return launch;
-  }
-  static_cast<Nodes&>(launch) = read_row(row, variables);
-  launch.launcher = row.launcher;
-  if (row.numbers.rank.empty()) {
-    launch.rank = launch.node_rank.value_or(launch.rank);
-    launch.world_size = launch.node_count.value_or(launch.world_size);
-    launch.local_size = {1, ""};
+  if (!row.launcher.empty()) {
+    launch = read_row(row, variables);
   } else {
-    const auto required = [&](std::string_view name) {
-      if (const auto given = variables.number(name)) return *given;
-      throw UsageError(fmt::format("{}, but {} is not set: start the program with {} itself, or unset {}",
-                                   variables.show(row.known_by[0]), name, row.launcher, row.known_by[0]));
-    };
-    launch.rank = required(row.numbers.rank);
-    launch.world_size = required(row.numbers.world_size);
-    launch.local_rank = required(row.numbers.local_rank);
-    launch.local_size = variables.number(row.numbers.local_size);
+    require_alone(variables, environment);
+    const std::string nodes = variables.text("PET_NNODES");
+    const bool several = parse_decimal<int>(variables.text("PET_NPROC_PER_NODE")).value_or(1) != 1;
+    if (several || !(nodes.empty() || nodes == "1" || nodes == "1:1"))
+      throw UsageError(variables.show(several ? "PET_NPROC_PER_NODE" : "PET_NNODES") +
+                       " without PET_NODE_RANK: start the processes of this pod with mnrun or torchrun");
   }
-  launch.run_id = variables.text(row.run_id[0]);
-  if (!row.run_id[1].empty()) launch.run_id += "." + variables.text(row.run_id[1]);
-  launch.attempt = variables.number(row.attempt).value_or(FromVariable<int>{}).value;
-  launch.under_mpi = variables.has(row.mpi);
-  if (!row.store.empty())
-    launch.launcher_store = {parse_store_place(variables.text(row.store), row.store), std::string(row.store)};
-  if (row.finish) row.finish(variables, launch);
+  launch.secret_source = read_secret_source(environment);
+  if (row.launcher.empty()) return launch;
+  if (row.numbers.rank.empty()) count_nodes(variables, launch, row.known_by[0]);
   require_consistent(launch);
+  return launch;
+}
+
+Launch read_launch() {
+  const Launch launch = read_launch(current_environment());
+  if (launch.launcher != Launch().launcher) return launch;
+  if (const std::string above = launcher_above(); !above.empty())
+    throw UsageError("started below " + above +
+                     ", whose variables are missing, so each of its processes would take itself for the only one: keep "
+                     "the environment (sudo -E, no env -i), or start the launcher below what clears it");
   return launch;
 }
 
 std::vector<std::string_view> launchers() {
   std::vector<std::string_view> names;
   for (const Row& row : table)
-    if (row.launcher != Row{}.launcher) names.push_back(row.launcher);
+    if (!row.launcher.empty()) names.push_back(row.launcher);
   return names;
 }
 
 Nodes read_nodes(const Environment& environment) {
   const Variables variables(environment);
-  const Row& row = *std::find_if(table.begin(), table.end(),
-                                 [&](const Row& r) { return !r.batch_system.empty() && matches(r, variables); });
-  Nodes nodes = read_row(row, variables);
-  if (row.nodes) row.nodes(variables, nodes);
+  const Row& row = row_of(variables);
+  if (row.launcher.empty()) require_alone(variables, environment);
+  Launch launch = read_row(row, variables);
+  if (!row.numbers.rank.empty()) {
+    const auto& [size, count] = std::tie(launch.world_size, launch.node_count);
+    if (count ? count->value != size.value : size.value > 1 && (!launch.local_size || launch.local_size->value != 1))
+      throw UsageError(
+          fmt::format("{} started {} processes, {}: start one mnrun per node (--ntasks-per-node=1, --map-by "
+                      "ppr:1:node), or give --standalone",
+                      row.launcher, size.value,
+                      count ? fmt::format("but {}", variables.show(count->variable)) : "several per node"));
+    launch.node_rank = launch.rank;
+    launch.node_count = size;
+  }
   // A job's port is useless without an address.
-  if (nodes.master_address.value.empty() && nodes.master_port.variable == row.run_id[0]) nodes.master_port = {};
-  if (nodes.node_rank && nodes.node_count) require_less(*nodes.node_rank, *nodes.node_count);
-  return nodes;
+  if (launch.master_address.value.empty() && launch.master_port.variable != "MASTER_PORT") launch.master_port = {};
+  if (launch.node_rank && launch.node_count) require_less(*launch.node_rank, *launch.node_count);
+  return launch;
 }
 
 Environment without_process_variables(Environment environment) {

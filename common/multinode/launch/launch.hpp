@@ -31,7 +31,6 @@ struct FromVariable {
 
 // This process's node, the number of nodes, and the master endpoint at which the processes meet.
 struct Nodes {
-  std::string source = "none";                  // the batch system that describes the nodes, if there is one
   std::optional<FromVariable<int>> node_rank;   // 0 .. node_count-1, if the launcher or the batch system sets it
   std::optional<FromVariable<int>> node_count;  // likewise
   std::optional<FromVariable<int>> processes_per_node;  // how many to start, likewise
@@ -71,11 +70,15 @@ SecretSource read_secret_source(const Environment& environment);
 // contradictions. Several ranks without a master address are not an error here: --rendezvous may set the endpoint.
 Launch read_launch(const Environment& environment);
 
+// That of this process. Also throws UsageError if there are no launcher's variables although an ancestor of this
+// process is a launcher, because something on the way (sudo, env -i) has removed them.
+Launch read_launch();
+
 // The launchers of that table, innermost first.
 std::vector<std::string_view> launchers();
 
-// The nodes according to the same table, for a program that starts processes (mnrun): under Slurm, PBS and LSF, in BCP
-// replicas, Kubeflow and Run:ai pods. Throws UsageError.
+// The nodes according to the same table, for a program that starts processes (mnrun): in batch jobs, replicas and pods,
+// and under a launcher of processes that has started one per node. Throws UsageError, also if it has started several.
 Nodes read_nodes(const Environment& environment);
 
 // Without the variables by which read_launch recognizes a process launcher, and related ones: a launcher gives this to

@@ -67,6 +67,14 @@ std::string number_text(const sockaddr* address, socklen_t length) {
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
+std::string loopback_address() {
+  const Descriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return fd && bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? "127.0.0.1" : "::1";
+}
+
 std::string interface_address() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";
@@ -101,7 +109,9 @@ std::string address_towards(const Endpoint& to) {
     if (loopback.empty()) loopback = text;
     if (!is_loopback(text)) return text;
   }
-  return loopback;
+  // The name of this machine, which its own /etc/hosts maps to loopback.
+  const std::string own = listening_address(to.host).empty() ? own_address() : "";
+  return own.empty() ? loopback : own;
 }
 
 FreePort::FreePort() : bound_(check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {

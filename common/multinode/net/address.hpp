@@ -25,6 +25,9 @@ std::map<std::string, std::vector<std::string>> addresses_by_interface();
 std::string number_text(const sockaddr* address, socklen_t length);
 bool is_loopback(const std::string& address);
 
+// 127.0.0.1, or ::1 on a machine that lacks it.
+std::string loopback_address();
+
 // The IPv4 address, or else the IPv6 address, of the first interface that is up and is not loopback; "" if there is
 // none. Link-local IPv6 addresses do not count.
 std::string interface_address();

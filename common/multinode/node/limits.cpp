@@ -42,6 +42,11 @@ std::vector<int> allowed_cpus() {
   }
 }
 
+int usable_cpus(const std::filesystem::path& root) {
+  const auto allowed = static_cast<double>(allowed_cpus().size());
+  return static_cast<int>(std::max(1.0, std::min(allowed, read_cgroup(root).cpus.value_or(allowed))));
+}
+
 std::vector<int> cpus_in(const std::string& list) {
   std::vector<int> all;
   std::istringstream parts(list);

@@ -17,6 +17,10 @@ namespace multinode {
 // The numbers of the CPUs that this process may run on (sched_getaffinity). Throws std::system_error.
 std::vector<int> allowed_cpus();
 
+// How many processes or threads can run at once: allowed_cpus(), or the quota of this process's cgroup, rounded down,
+// if that is less; at least 1. Throws std::system_error.
+int usable_cpus(const std::filesystem::path& root = "/");
+
 // "0-2,8" -> {0, 1, 2, 8}: the kernel's lists of CPUs.
 std::vector<int> cpus_in(const std::string& list);
 

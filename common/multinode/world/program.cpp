@@ -29,7 +29,7 @@ int agreed(World& world, int status) {
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
   bool prints = true;  // until the rank is known: rather print twice than never
   try {
-    const Launch launch = read_launch(current_environment());
+    const Launch launch = read_launch();
     prints = launch.rank.value == 0;
     boost::program_options::options_description known = program.options;
     known.add(program.common.description());

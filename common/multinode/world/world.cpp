@@ -40,7 +40,6 @@ namespace multinode {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr char loopback[] = "127.0.0.1";
 constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
 
 bool all_on_this_node(const Launch& launch) {
@@ -51,8 +50,8 @@ bool all_on_this_node(const Launch& launch) {
 // A server that all ranks can reach, on loopback if all are on this node, and where the other ranks find it.
 std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Launch& launch,
                                                                       const std::string& token = random_token()) {
-  std::string address = all_on_this_node(launch) ? loopback : own_address();
-  if (address.empty()) address = loopback;  // without a network address there are no other hosts
+  std::string address = all_on_this_node(launch) ? "" : own_address();
+  if (address.empty()) address = loopback_address();  // without a network address there are no other hosts
   auto server = std::make_unique<TcpStoreServer>(address, 0, TcpStoreServer::Entry{token, true});
   const std::uint16_t port = server->port();
   return {std::move(server), StorePlace{{address, port}, token}};
@@ -262,10 +261,17 @@ World::World(std::string program, Launch launch, Options options)
                 .timeout_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.timeout.count(), UINT32_MAX)),
                 .where = where,
                 .node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name()};
+  // Without a run id, two runs at one port may take each other's ranks.
+  const std::string two_runs =
+      launch_.run_id.empty() ? "; give two runs a port or a run id each (TORCHELASTIC_RUN_ID)" : "";
   try {
     impl.meet(program_, launch_, options_);
   } catch (const StoreRefused& e) {
-    throw UsageError(who + (launch_.rank.variable.empty() ? "" : " (" + launch_.rank.variable + ")") + ": " + e.what());
+    throw UsageError(who + (launch_.rank.variable.empty() ? "" : " (" + launch_.rank.variable + ")") + ": " + e.what() +
+                     (dynamic_cast<const RankTaken*>(&e) ? two_runs : ""));
+  } catch (const std::system_error& e) {
+    if (e.code().value() != EADDRINUSE) throw;
+    throw UsageError(e.what() + two_runs);
   }
   impl.watchdog = std::make_unique<Watchdog>(
       *impl.store,
@@ -281,7 +287,7 @@ World::World(std::string program, Launch launch, Options options)
   }
 }
 
-World::World(std::string program) : World(std::move(program), read_launch(current_environment()), Options{}) {}
+World::World(std::string program) : World(std::move(program), read_launch(), Options{}) {}
 
 World::~World() {
   Implementation& impl = *implementation_;
