@@ -3,18 +3,42 @@
 //   mpicxx -std=c++20 -O2 hello_mpi.cpp -o hello_mpi
 //   mpirun -n 4 ./hello_mpi
 //
-// Exit status: 0 if the numbers are right, 1 if not.
+// Exit status: 0 if the numbers are right, 1 if not, 2 if it is alone although a launcher may have started several.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <vector>
 
 struct Who {
   int rank, local_rank, local_size;
   char host[MPI_MAX_PROCESSOR_NAME];
 };
+
+// For a process that MPI says is alone: why it should not be; "" if it may. An mpirun tells its processes their number
+// in a variable. Another MPI does not know the variable, and sudo, env -i or a container may remove it.
+std::string why_not_alone() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"})
+    if (const char* started = std::getenv(variable))
+      return std::atoi(started) == 1
+                 ? ""
+                 : std::string(variable) + " says " + started +
+                       " processes, MPI says 1: use the mpirun of the MPI that compiled the program";
+  std::string name, state;
+  for (int pid = getppid(); pid > 1;) {  // /proc/PID/stat: PID (NAME) STATE PARENT ...
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    if (!std::getline(stat, name, '(') || !std::getline(stat, name, ')') || !(stat >> state >> pid)) break;
+    const bool step = name == "slurmstepd" && std::getenv("SLURM_JOB_ID") == nullptr;  // else a batch script, perhaps
+    if (step || name == "mpirun" || name == "mpiexec" || name == "orted" || name == "prted" ||
+        name == "hydra_pmi_proxy")
+      return "started below " + name + ", but its variables are missing: keep the environment (sudo -E, no env -i)";
+  }
+  return "";
+}
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
@@ -55,18 +79,13 @@ int main(int argc, char** argv) {
   MPI_Allreduce(&mine, &sum, 1, MPI_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
   const bool right = wrong == 0 && processes == size && sum == size * (size - 1LL) / 2;
 
-  // The mpirun of another MPI (OMPI: Open MPI, PMI: MPICH and Intel MPI) starts processes that do not find each other.
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
-    if (const char* started = std::getenv(variable); size == 1 && started && std::atoi(started) > 1) {
-      std::printf("WRONG: %s says %s processes, MPI says 1: use the mpirun of the MPI that compiled the program\n",
-                  variable, started);
-      MPI_Finalize();
-      return 1;
-    }
-  if (me.rank == 0)
+  const std::string why = size == 1 ? why_not_alone() : "";
+  if (!why.empty())
+    std::printf("WRONG: %s\n", why.c_str());
+  else if (me.rank == 0)
     std::printf("%s: %d process%s on %d node%s, the sum of the ranks is %lld\n", right ? "RIGHT" : "WRONG", size,
                 size == 1 ? "" : "es", nodes, nodes == 1 ? "" : "s", sum);
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("hello_mpi: standard output"), 1;
-  return right ? 0 : 1;
+  return !why.empty() ? 2 : right ? 0 : 1;
 }

@@ -79,7 +79,6 @@ constexpr Item table[] = {
     {"cpu-model", "/cpu/machine/model", text_or, "unknown"},
     {"cpus", "/cpu/count"},
     {"openmp", "/threads/openmp"},
-    {"openblas", "/threads/openblas"},
     {"memory", "/memory_bytes", bytes_or, "unknown"},
     {"gpus", "/gpus/devices", gpu_models},
     {"rdma", "/rdma", rdma_ports},

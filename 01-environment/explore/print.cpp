@@ -26,14 +26,13 @@ std::string sources(const json& process) {
 }
 
 void print_processes(const Processes& processes, std::ostream& out) {
-  multinode::Table table({"rank", "host", "node", "local rank", "pid", "CPUs", "cores", "NUMA nodes", "OpenMP threads",
-                          "OpenBLAS threads", "GPUs"});
+  multinode::Table table(
+      {"rank", "host", "node", "local rank", "pid", "CPUs", "cores", "NUMA nodes", "OpenMP threads", "GPUs"});
   for (const json& p : processes) {
     const auto cell = [&](const char* pointer) { return text(p.at(json::json_pointer(pointer))); };
     table.add({cell("/rank"), cell("/host"), cell("/node"), cell("/local_rank"), cell("/pid"), cell("/cpu/allowed"),
                cell("/cpu/cores"), cell("/cpu/numa_nodes"),
                cell("/threads/openmp") + " (" + cell("/threads/openmp_from") + ")",
-               cell("/threads/openblas") + " (" + cell("/threads/openblas_from") + ")",
                std::to_string(p.at("gpus").at("devices").size())});
   }
   table.print(out);

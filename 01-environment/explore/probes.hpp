@@ -19,8 +19,8 @@ namespace explore {
 // `synthetic`: a topology in hwloc's notation ("numa:2 core:4 pu:2") instead of this machine's, for tests.
 nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthetic = "");
 
-// Members openmp, openmp_from, openblas, openblas_from: the number of threads and the variable or CPU set that
-// determines it, by the rules of OpenMP's runtimes and of OpenBLAS built with pthreads.
+// Members openmp, openmp_from: the number of threads and the variable or CPU set that determines it, by the rules of
+// OpenMP's runtimes.
 nlohmann::json predict_threads(const multinode::Environment& environment, std::size_t cpus);
 
 // gpus.cpp

@@ -88,21 +88,10 @@ std::optional<Threads> requested(const multinode::Environment& environment, cons
 }  // namespace
 
 nlohmann::json predict_threads(const multinode::Environment& environment, std::size_t cpus) {
-  const Threads by_set{cpus, "CPU set"};
-  Threads openmp = requested(environment, "OMP_NUM_THREADS").value_or(by_set);
+  Threads openmp = requested(environment, "OMP_NUM_THREADS").value_or(Threads{cpus, "CPU set"});
   if (const auto limit = requested(environment, "OMP_THREAD_LIMIT"); limit && limit->count < openmp.count)
     openmp = *limit;
-
-  Threads openblas = by_set;
-  for (const char* variable : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"})
-    if (const auto wish = requested(environment, variable)) {
-      openblas = wish->count <= cpus ? *wish : by_set;  // never more than there are CPUs
-      break;
-    }
-  return {{"openmp", openmp.count},
-          {"openmp_from", openmp.from},
-          {"openblas", openblas.count},
-          {"openblas_from", openblas.from}};
+  return {{"openmp", openmp.count}, {"openmp_from", openmp.from}};
 }
 
 }  // namespace explore

@@ -81,22 +81,6 @@ TEST(Explore, UnderMnrun) {
   }
 }
 
-TEST(Explore, WrongOptionsAreRefused) {
-  const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--require-equal", "kernel,colour"}, "unknown item 'colour'; the items are launcher, program, mpi, "},
-      {{"--require-equal", ""}, "--require-equal"},
-      {{"--require"}, "require"},
-      {{"stray"}, "only options are expected"},
-      {{"--json", "/nowhere/at/all"}, "/nowhere/at/all"}};
-  for (const auto& [options, text] : wrong) {
-    const Result result = run(command(options));
-    EXPECT_EQ(result.status, 2) << result.all();
-    EXPECT_SAYS(result.err, text);
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    EXPECT_EQ(result.out, "");
-  }
-}
-
 TEST(Explore, DoesNotPrintSecrets) {
   const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}),
