@@ -52,7 +52,7 @@ Agents::Agents(const Options& options, Agent this_agent, Print print)
   } else {
     token_ = multinode::random_token();
     if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
-    endpoint_ = options.endpoint.value_or(multinode::Endpoint{"127.0.0.1", 0});
+    endpoint_ = options.endpoint.value_or(multinode::Endpoint{multinode::loopback_address(), 0});
     server_ = serve();
     endpoint_.port = server_->port();
     this_agent_.hosts_store = true;
@@ -132,12 +132,20 @@ void Agents::claim_node() {
     for (int i = 0; i < options_.nodes; ++i) candidates.push_back(i);
     if (!server_) std::rotate(candidates.begin(), candidates.begin() + 1, candidates.end());
   }
-  std::string other;
+  const std::string me =
+      options_.node_rank ? this_agent_.name() : fmt::format("host {} (pid {})", this_agent_.host, this_agent_.pid);
+  const std::string nodes = std::to_string(options_.nodes);
+  std::string other = sender_->compare_set(key("nodes"), "", nodes + " on " + me);
+  if (other.substr(0, other.find(' ')) != nodes)
+    throw UsageError("--nnodes is " + nodes + " here and " + multinode::one_line(other) +
+                     ": give all nodes the same number");
   for (const int candidate : candidates) {
     this_agent_.node = candidate;
     if (candidate == 0) {
       if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
-      this_agent_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
+      this_agent_.master_address = !options_.local_address.empty() ? options_.local_address
+                                   : server_                       ? endpoint_.host
+                                                                   : address_for_others(endpoint_);
       this_agent_.master_port = program_port_.emplace().number();
     }
     const std::string text = text_of(this_agent_);
@@ -209,7 +217,8 @@ Attempt Agents::meet(int number) try {
   meeting_reported_ = false;
   Attempt attempt;
   if (options_.nodes == 1) {
-    this_agent_.master_address = options_.master_address;
+    this_agent_.master_address =
+        options_.master_address.empty() ? multinode::loopback_address() : options_.master_address;
     this_agent_.master_port = options_.master_port ? options_.master_port : program_port_.emplace().number();
     attempt = attempt_of_each_node({&this_agent_, 1})[0];
   } else {

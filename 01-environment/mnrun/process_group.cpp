@@ -26,6 +26,12 @@ bool ending_now(const multinode::ChildProcess& child) {
   return multinode::process_state(child.pid()).flags & exiting;
 }
 
+int streams_of(const std::map<int, int>& by_local_rank, const Place& place) {
+  for (const int rank : {place.local_rank, -1})
+    if (const auto found = by_local_rank.find(rank); found != by_local_rank.end()) return found->second;
+  return 0;
+}
+
 // Opens the log file `top`/folders.../`name`, and makes the folders below `top`. Another user may have write access to
 // `top`: no link below it is followed, and no pipe is opened. Throws std::system_error.
 Descriptor open_log(std::string path, std::span<const std::string> folders, const char* name) {
@@ -121,6 +127,8 @@ std::vector<std::string> environment_of(const Place& place, const Attempt& attem
       {"MNRUN_STORE", attempt.store},
       {"MNRUN_RUN_ID", attempt.master.run_id},
       {"MNRUN_RESTART_COUNT", text(attempt.number)},
+      {"TORCHELASTIC_RUN_ID", attempt.master.run_id},  // torch looks at them
+      {"TORCHELASTIC_RESTART_COUNT", text(attempt.number)},
   };
   for (const auto& [name, value] : launcher_variables) variables[name] = value;
 
@@ -142,7 +150,7 @@ void ProcessGroup::start(OutputPump& pump) {
   const multinode::Environment inherited = multinode::current_environment();
   // Reading from a terminal would stop a process in another process group. A pipe or a file goes to rank 0, as with
   // mpirun.
-  const Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+  const Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDWR | O_CLOEXEC), "/dev/null"));
   for (const Place& place : places_) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
     multinode::ChildCommand command = common_;
@@ -155,13 +163,17 @@ void ProcessGroup::start(OutputPump& pump) {
     if (place.node_count > 1) folders.push_back("node_" + std::to_string(place.node));  // they may share a file system
     folders.push_back("attempt_" + std::to_string(attempt_.number));
     folders.push_back(std::to_string(place.local_rank));
+    const int redirects = streams_of(options_.redirects, place), tee = streams_of(options_.tee, place);
+    const bool shown = options_.shown.empty() || options_.shown.contains(place.local_rank);
     Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
       Descriptor log;  // the options' bits are the streams' numbers
-      if ((options_.redirects | options_.tee) & stream)
+      if ((redirects | tee) & stream)
         log = open_log(options_.log_dir, folders, stream == 1 ? "stdout.log" : "stderr.log");
-      if (log && !(options_.tee & stream)) {
+      if (log && !(tee & stream && shown)) {
         kept[stream] = std::move(log);
+      } else if (!shown) {
+        command.descriptors[static_cast<std::size_t>(stream)] = nothing.get();
       } else if (log || place.world_size > 1) {
         kept[stream] =
             pump.add(stream, place.world_size == 1 || options_.no_prefix ? "" : fmt::format("[rank {}] ", place.rank),

@@ -191,7 +191,7 @@ std::string prepare_start(Options& options, Agent& agent) {
     const auto path = options.environment.find("PATH");
     std::string file = multinode::find_program(options.command[0],
                                                path == options.environment.end() ? environment["PATH"] : path->second);
-    if ((options.redirects || options.tee) && options.log_dir.empty()) {
+    if ((!options.redirects.empty() || !options.tee.empty()) && options.log_dir.empty()) {
       options.default_log_dir = true;
       options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();
       folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
@@ -205,6 +205,8 @@ std::string prepare_start(Options& options, Agent& agent) {
     agent.error_status = multinode::exit_hardware_absent, agent.error = e.what();
   } catch (const multinode::StartError& e) {
     agent.error_status = e.status, agent.error = e.what();
+    if (options.command[0].ends_with(".py"))
+      agent.error += ". torchrun starts a script with Python, mnrun does not: mnrun python3 " + options.command[0];
   }
   return "";
 }

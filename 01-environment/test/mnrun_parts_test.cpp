@@ -1,8 +1,11 @@
 // The parts of mnrun.
 #include <mnrun/agents.hpp>
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/node/limits.hpp>
 #include <nlohmann/json.hpp>
 #include <test/support/says.hpp>
 
@@ -10,6 +13,7 @@
 #include <functional>
 #include <iterator>
 #include <sstream>
+#include <tuple>
 
 namespace mnrun_parts_test {
 
@@ -35,15 +39,54 @@ std::string refusal(const Words& words, const Environment& environment = {}) {
   return multinode::testing::error_text<UsageError>([&] { parsed(words, environment); });
 }
 
-TEST(MnOptions, DefaultsToOneNodeAndOneProcess) {
-  const Options options = parsed({"prog"});
-  EXPECT_EQ(options.nodes, 1);
-  EXPECT_EQ(options.node_rank, 0);
-  EXPECT_EQ(options.processes, "1");
-  EXPECT_FALSE(options.endpoint);
-  EXPECT_EQ(options.command, Words{"prog"});
-  EXPECT_EQ(to_string(parsed({"--rdzv-endpoint", "localhost:0", "p"}).endpoint.value()), "localhost:0");
-  EXPECT_EQ(parsed({"--master-port", "1234", "p"}).master_port, 1234);
+// "2x8 node 1 at a:29500 c10d".
+std::string summary(const Options& options) {
+  return fmt::format("{}x{} node {} at {}{}", options.nodes, options.processes,
+                     options.node_rank ? std::to_string(*options.node_rank) : "-",
+                     options.endpoint ? to_string(*options.endpoint) : "-", options.host_is_node_0 ? "" : " c10d");
+}
+
+Environment variables(const std::string& text) {
+  Environment all;
+  for (const std::string& word : words(text)) all[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  return all;
+}
+
+TEST(MnOptions, NodesProcessesAndTheirPlace) {
+  const std::string pod =
+      "PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=8 RANK=1 WORLD_SIZE=16 MASTER_ADDR=job-0 MASTER_PORT=23456";
+  const std::string elastic =
+      "PET_NPROC_PER_NODE=2 PET_NNODES=2 PET_RDZV_ENDPOINT=10.77.0.1:36123 PET_RDZV_BACKEND=c10d PET_RDZV_ID=job7";
+  const std::string one_per_node =
+      "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1";
+  const std::string several_per_node =
+      "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+  const std::string c10d = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint ";
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {"", "", "1x1 node 0 at -"},
+      {"--rdzv-endpoint localhost:0", "", "1x1 node 0 at localhost:0"},
+      {"--nproc_per_node=4 --nnodes=2:2 --node_rank=1 --master_addr=a --master_port=1234", "", "2x4 node 1 at a:1234"},
+      {c10d + "a", "", "2x1 node - at a:29500 c10d"},
+      {"--nnodes 2 --node-rank 0 --master-addr [::1]", "", "2x1 node 0 at [::1]:29500"},
+      {"--nnodes 2 --node-rank 0 --master-addr ::1", "", "2x1 node 0 at [::1]:29500"},
+      {c10d + "[::1]:5", "", "2x1 node - at [::1]:5 c10d"},
+      {c10d + "[::1]", "", "2x1 node - at [::1]:29500 c10d"},
+      {c10d + "2001:db8::1234", "", "2x1 node - at [2001:db8::1234]:29500 c10d"},
+      {"", pod, "2x8 node 1 at job-0:23456"},
+      {"--nproc-per-node 2", pod, "2x2 node 1 at job-0:23456"},
+      {"--standalone", pod, "1x1 node 0 at -"},
+      {"--nnodes 1", pod, "1x8 node 0 at -"},
+      {"", elastic, "2x2 node - at 10.77.0.1:36123 c10d"},
+      {"--rdzv-endpoint b:2", elastic, "2x2 node - at b:2 c10d"},
+      {"", "PET_NPROC_PER_NODE=2", "1x2 node 0 at -"},
+      {"", "PET_NODE_RANK=0 PET_NNODES=1:1 PET_NPROC_PER_NODE=auto", "1xauto node 0 at -"},
+      {"", "PET_STANDALONE=0 PET_NO_PYTHON=1 PET_OTHER=x PET_RDZV_ID=", "1x1 node 0 at -"},
+      {"--master-addr a", one_per_node, "2x1 node 1 at a:29500"},
+      {"--nnodes 1", several_per_node, "1x1 node 0 at -"},
+      {c10d + "a", several_per_node, "2x1 node - at a:29500 c10d"},
+  };
+  for (const auto& [options, environment, expected] : cases)
+    EXPECT_EQ(summary(parsed(words(options + " p"), variables(environment))), expected) << options << environment;
 }
 
 TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
@@ -56,86 +99,83 @@ TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
 }
 
 TEST(MnOptions, TorchrunsSpellings) {
-  const Options options =
-      parsed(words("--nproc_per_node=4 --nnodes=2:2 --node_rank=1 --master_addr=a --master_port=1234 --rdzv_id run_7 "
-                   "--max_restarts 3 "
-                   "--monitor_interval 0.5 --rdzv_backend static --log_dir /x_y --no_python --redirects 1 --tee=3 p"));
-  EXPECT_EQ(options.processes, "4");
-  EXPECT_EQ(options.nodes, 2);
-  EXPECT_EQ(options.node_rank, 1);
-  EXPECT_EQ(to_string(options.endpoint.value()), "a:1234");
+  const Options options = parsed(
+      words("--master_port 1234 --rdzv_id run_7 --max_restarts 3 --monitor_interval 0.5 --log_dir /x_y --no_python "
+            "--redirects 1 --tee=0:3,1:2 --rdzv_conf join_timeout=7 --start_method fork --local_ranks_filter 0,2 "
+            "--local_addr [::1] --signals_to_handle SIGTERM,SIGINT -e A=1 --env B=x=y --env=C= p"),
+      {{"PET_MAX_RESTARTS", "9"}, {"PET_ROLE", "trainer"}});
+  EXPECT_EQ(options.master_port, 1234);
   EXPECT_EQ(options.run_id, "run_7");
   EXPECT_EQ(options.log_dir, "/x_y");
   EXPECT_EQ(options.max_restarts, 3);
-  EXPECT_EQ(options.redirects, 1);
-  EXPECT_EQ(options.tee, 3);
-  EXPECT_TRUE(options.host_is_node_0);
-}
-
-TEST(MnOptions, SettingsOfVariables) {
-  const Options options = parsed({"-e", "A=1", "--env", "B=x=y", "--env=C=", "p"});
+  EXPECT_EQ(options.role, "trainer");
+  EXPECT_EQ(options.redirects, (std::map{std::pair(-1, 1)}));
+  EXPECT_EQ(options.tee, (std::map{std::pair(0, 3), {1, 2}}));
+  EXPECT_EQ(options.join_timeout, 7s);
+  EXPECT_EQ(options.shown, (std::set{0, 2}));
+  EXPECT_EQ(options.local_address, "::1");
   EXPECT_EQ(options.environment, (std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}, {"C", ""}}));
-  EXPECT_SAYS(refusal({"-e", "A", "p"}), "'A'");
-  EXPECT_SAYS(refusal({"-e", "=1", "p"}), "'=1'");
-}
-
-TEST(MnOptions, SeveralNodesNeedARankAndAPlace) {
-  EXPECT_SAYS(refusal({"--nnodes", "2", "--master-addr", "a", "p"}), "--node-rank");
-  EXPECT_SAYS(refusal({"--nnodes", "2", "--node-rank", "0", "p"}), "--master-addr");
-  EXPECT_SAYS(refusal({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "p"}), "--node-rank");
-  EXPECT_SAYS(refusal({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:0", "p"}), "port 0");
-  const Options options = parsed({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "p"});
-  EXPECT_FALSE(options.node_rank);
-  EXPECT_EQ(to_string(options.endpoint.value()), "a:29500");
-  EXPECT_FALSE(options.host_is_node_0);
-}
-
-TEST(MnOptions, DefaultsOfABatchSystem) {
-  const Environment pod = {{"PET_NODE_RANK", "1"},  {"PET_NNODES", "2"},  {"PET_NPROC_PER_NODE", "8"},
-                           {"RANK", "1"},           {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "job-master-0"},
-                           {"MASTER_PORT", "23456"}};
-  const Options options = parsed({"p"}, pod);
-  EXPECT_EQ(options.nodes, 2);
-  EXPECT_EQ(options.node_rank, 1);
-  EXPECT_EQ(options.processes, "8");
-  EXPECT_EQ(to_string(options.endpoint.value()), "job-master-0:23456");
-  EXPECT_EQ(parsed({"--nproc-per-node", "2", "p"}, pod).processes, "2");
-
-  const Options alone = parsed({"--standalone", "p"}, pod);
-  EXPECT_EQ(alone.nodes, 1);
-  EXPECT_EQ(alone.node_rank, 0);
-  EXPECT_EQ(alone.processes, "1");
-  EXPECT_EQ(parsed({"--nnodes", "1", "p"}, pod).node_rank, 0);
 }
 
 TEST(MnOptions, ErrorsAreOneLine) {
-  const std::pair<Words, const char*> cases[] = {
-      {{}, "no program"},
-      {{"--standalone"}, "no program"},
-      {{"--nprocs", "4", "p"}, "--nprocs"},
-      {{"--nproc-per", "4", "p"}, "--nproc-per"},
-      {{"--nnodes", "1:4", "p"}, "fixed"},
-      {{"--nnodes", "two", "p"}, "two"},
-      {{"--nnodes", "0", "p"}, "--nnodes"},
-      {{"--node-rank", "1", "p"}, "--node-rank 1"},
-      {{"--rdzv-backend", "etcd", "p"}, "etcd"},
-      {{"--rdzv-id", "../x", "p"}, "../x"},
-      {{"--rdzv-id", "", "p"}, "--rdzv-id"},
-      {{"--max-restarts", "-1", "p"}, "--max-restarts"},
-      {{"--master-port", "70000", "p"}, "70000"},
-      {{"--timeout", "nan", "p"}, "--timeout"},
-      {{"--timeout", "-1", "p"}, "--timeout"},
-      {{"--tee", "4", "p"}, "--tee must be from 0 to 3"},
-      {{"--redirects", "-1", "p"}, "--redirects must be from 0 to 3"},
-      {{"--tee", "0:1", "p"}, "--tee"},
+  const std::tuple<std::string, std::string, const char*> cases[] = {
+      {"", "", "no program"},
+      {"--nprocs 4 p", "", "--nprocs"},
+      {"--nnodes 1:4 p", "", "fixed"},
+      {"--nnodes two p", "", "two"},
+      {"--standalone --nnodes 2 p", "", "--standalone is for one node, but --nnodes is 2"},
+      {"--node-rank 1 p", "", "--node-rank 1"},
+      {"--nnodes 2 --master-addr a p", "", "--node-rank"},
+      {"--nnodes 2 --node-rank 0 p", "", "--master-addr"},
+      {"--nnodes 2 --node-rank 2 --master-addr a p", "", "--node-rank"},
+      {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:0 p", "", "port 0"},
+      {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint ::1:29500 p", "", "neither a host name"},
+      {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint ::1:2950 p", "", "[ADDRESS]:PORT"},
+      {"--master-addr [::1 p", "", "--master-addr: '[::1'"},
+      {"--rdzv-backend etcd p", "", "etcd"},
+      {"--rdzv-id ../x p", "", "../x"},
+      {"--rdzv-id= p", "", "--rdzv-id"},
+      {"--max-restarts -1 p", "", "--max-restarts"},
+      {"--master-port 70000 p", "", "70000"},
+      {"--timeout nan p", "", "--timeout"},
+      {"--tee 4 p", "", "--tee must be from 0 to 3"},
+      {"--tee 0:1,1 p", "", "--tee must be from 0 to 3"},
+      {"--tee 1,1 p", "", "--tee must be from 0 to 3"},
+      {"--redirects -1 p", "", "--redirects must be from 0 to 3"},
+      {"--local-ranks-filter a p", "", "--local-ranks-filter must be"},
+      {"--rdzv-conf is_host=1 p", "", "'is_host=1'"},
+      {"--signals-to-handle SIGTERM,SIGUSR1 p", "", "SIGUSR1 is refused"},
+      {"-e A p", "", "'A'"},
+      {"-e =1 p", "", "'=1'"},
+      {"-m train", "", "python3 -m MODULE"},
+      {"p", "PET_RUN_PATH=1", "(PET_RUN_PATH=1)"},
+      {"p", "PET_NNODES=1:4", "(PET_NNODES=1:4)"},
+      {"p", "PET_NODE_RANK=1", "(PET_NODE_RANK=1)"},
+      {"p", "PET_RDZV_BACKEND=etcd-v2", "(PET_RDZV_BACKEND=etcd-v2)"},
+      {"p", "PBS_NODENUM=1 PBS_TASKNUM=2 PBS_JOBID=1", "the number of nodes is not known"},
+      {"p", "JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_LOCAL_RANK=1 JSM_NAMESPACE_LOCAL_SIZE=2",
+       "start one mnrun per node"},
   };
-  for (const auto& [words, part] : cases) EXPECT_SAYS(refusal(words), part);
+  for (const auto& [options, environment, part] : cases)
+    EXPECT_SAYS(refusal(words(options), variables(environment)), part) << options << environment;
+}
+
+// The options of torchrun 2.15. torchrun_options_test.py compares the list with the torch that is installed.
+TEST(MnOptions, EveryOptionOfTorchrunIsTakenOrRefusedAndInTheReference) {
+  const auto text = [](const char* file) { return multinode::read_text(std::string(FOLDER_01) + file).value(); };
+  const std::string reference = text("/reference.md");
+  const Words options = words(text("/test/torchrun-2.15-options"));
+  EXPECT_GT(options.size(), 30u);
+  for (const std::string& option : options) {
+    EXPECT_NE(reference.find("`" + option), reference.npos) << option << " is not in reference.md";
+    EXPECT_EQ(refusal({option}).find("unrecognised"), std::string::npos) << option;
+  }
+  EXPECT_SAYS(refusal({"--no-such-option", "p"}), "unrecognised");
 }
 
 TEST(MnOptions, NumberOfProcesses) {
   EXPECT_EQ(mnrun::count_processes("7"), 7);
-  EXPECT_GE(mnrun::count_processes("cpu"), 1);
-  EXPECT_GE(mnrun::count_processes("auto"), 1);
+  EXPECT_EQ(mnrun::count_processes("cpu"), multinode::usable_cpus());
   for (const char* bad : {"", "0", "-1", "x", "4x", "gpus", "5000"})
     EXPECT_THROW(mnrun::count_processes(bad), UsageError);
 }
@@ -179,7 +219,7 @@ TEST(Messages, HostileValuesAreRefused) {
                             "/master/master_port", "/master/pid", "/error_status", "/master/error_status"})
     for (const auto& value : no_numbers) refused(changed(attempt, field, value), attempt_of_1);
   for (const auto& value : no_names)
-    EXPECT_SAYS(refused(changed(attempt, "/master/run_id", value), attempt_of_1), "run_id");
+    EXPECT_SAYS(refused(changed(attempt, "/master/run_id", value), attempt_of_1), value == 7 ? "type" : "run_id");
   for (const char* value : {"", "host; rm", "a/b", "a b"})
     refused(changed(attempt, "/master/master_address", value), attempt_of_1);
   EXPECT_SAYS(refused(changed(attempt, "/first/local_size", 7), attempt_of_1), "local_size") << "7 processes, not 2";
@@ -187,11 +227,7 @@ TEST(Messages, HostileValuesAreRefused) {
   for (const char* field : {"/master", "/first", "/store_host", "/error"})
     for (const nlohmann::json& value : {nlohmann::json(7), nlohmann::json(nullptr), nlohmann::json::array()})
       refused(changed(attempt, field, value), attempt_of_1);
-  for (const auto& value : no_names) refused(changed(of_agent, "/run_id", value), agent_1);
-  for (const char* field : {"/node", "/processes", "/pid", "/master_port", "/error_status", "/max_restarts"})
-    for (const auto& value : no_numbers) refused(changed(of_agent, field, value), agent_1);
   refused(changed(of_agent, "/node", 0), agent_1);
-  refused(changed(of_agent, "/processes", 1'000'000), agent_1);
   for (const char* field : {"/status", "/kill_delay_ms"})
     for (const auto& value : no_numbers)
       if (value != 1LL << 40 || field != std::string("/kill_delay_ms"))
@@ -223,7 +259,7 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
       "A=mine GROUP_RANK=0 GROUP_WORLD_SIZE=1 HOME=/h LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
       "MASTER_PORT=5 "
       "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=trainer "
-      "ROLE_RANK=1 ROLE_WORLD_SIZE=2 WORLD_SIZE=2");
+      "ROLE_RANK=1 ROLE_WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=3 TORCHELASTIC_RUN_ID=r WORLD_SIZE=2");
   EXPECT_EQ(list, expected);
 }
 
