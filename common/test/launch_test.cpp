@@ -519,14 +519,15 @@ TEST(ReadNodes, OneAgentPerNode) {
   const Environment one_a_node = {
       {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}, {"SLURM_PROCID", "1"}};
   expect_nodes(load("srun-none").environment + one_a_node, {1, 2, unsaid, "node0:10001"});
+  expect_nodes(load("bcprun").environment + Environment{{"RANK", "1"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "2"}},
+               {1, 2, unsaid, "launcher-svc-1234567:29500"});
   expect_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}}, {2, 4, unsaid, ":0"});
   expect_nodes(load("open-mpi-4").environment +
                    Environment{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
                {2, 4, unsaid, ":0"});
   for (const auto& [file, says] : {std::pair("srun-none", "srun started 4 processes, but SLURM_STEP_NUM_NODES=2"),
                                    {"jsrun", "jsrun started 4 processes, several per node: start one mnrun per node"},
-                                   {"open-mpi-4", "Open MPI started 4 processes"},
-                                   {"pals", "PALS started 8"},
+                                   {"bcprun", "bcprun started 4"},
                                    {"torch-distributed-launch-1.8", "torch.distributed.launch started 4"}})
     EXPECT_SAYS(testing::error_text<UsageError>([&] { read_nodes(load(file).environment); }), says);
 }

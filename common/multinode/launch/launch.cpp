@@ -503,13 +503,12 @@ void require_alone(const Variables& variables, const Environment& environment) {
       return std::ranges::any_of(ends, [&](std::string_view end) { return text.ends_with(end); });
     };
     const std::string_view launcher = std::string_view(name).substr(0, name.find('_') + 1);
-    const bool of_mpi = launcher == "PMI_" || launcher == "PMIX_";
     if (!ends_with(name, {"RANK", "RANKID", "_PROCID", "_NODE_INDEX"}) && name != "PMI_ID") continue;
     const bool several = std::ranges::any_of(environment, [&](const auto& other) {
       return other.first.starts_with(launcher) && parse_decimal<std::int64_t>(other.second).value_or(1) > 1 &&
              ends_with(other.first, {"SIZE", "NPROCS", "NRANKS", "NTASKS", "NNODES", "NUM_NODES"});
     });
-    if (of_mpi || (several && !launcher.empty()))
+    if (launcher == "PMI_" || launcher == "PMIX_" || (several && !launcher.empty()))
       throw UsageError(
           variables.show(name) +
           " is set, but this program does not know its launcher: start it with mpirun (without -pmi-port), "
@@ -632,12 +631,13 @@ Nodes read_nodes(const Environment& environment) {
   Launch launch = read_row(row, variables);
   if (!row.numbers.rank.empty()) {
     const auto& [size, count] = std::tie(launch.world_size, launch.node_count);
-    if (count ? count->value != size.value : size.value > 1 && (!launch.local_size || launch.local_size->value != 1))
+    const bool one_per_node = count               ? count->value == size.value
+                              : launch.local_size ? launch.local_size->value == 1
+                                                  : launch.node_rank && launch.node_rank->value == launch.rank.value;
+    if (!one_per_node && size.value > 1)
       throw UsageError(
-          fmt::format("{} started {} processes, {}: start one mnrun per node (--ntasks-per-node=1, --map-by "
-                      "ppr:1:node), or give --standalone",
-                      row.launcher, size.value,
-                      count ? fmt::format("but {}", variables.show(count->variable)) : "several per node"));
+          fmt::format("{} started {} processes, {}: start one mnrun per node, or give --standalone", row.launcher,
+                      size.value, count ? fmt::format("but {}", variables.show(count->variable)) : "several per node"));
     launch.node_rank = launch.rank;
     launch.node_count = size;
   }
