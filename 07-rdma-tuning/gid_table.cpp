@@ -4,7 +4,7 @@
 //   ./gid_table            (or ./gid_table FOLDER to read a copy of /sys)
 //
 // Exit status: 0 if each active RoCE port has such a GID and NCCL_IB_GID_INDEX, where it is set, holds its index;
-// 1 if not; 77 if there is no RDMA device.
+// 1 if not, or if a folder cannot be read; 77 if there is no RDMA device.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -33,14 +33,16 @@ std::string read(const fs::path& file) {
 // 10.1.0.5 for the GID 0000:0000:0000:0000:0000:ffff:0a01:0005, and "-" for one that is not made of an IPv4 address.
 std::string ipv4(const std::string& gid) {
   if (!gid.starts_with("0000:0000:0000:0000:0000:ffff:") || gid.size() != 39) return "-";
-  const unsigned long high = std::stoul(gid.substr(30, 4), nullptr, 16), low = std::stoul(gid.substr(35), nullptr, 16);
+  const unsigned long high = std::strtoul(gid.c_str() + 30, nullptr, 16),
+                      low = std::strtoul(gid.c_str() + 35, nullptr, 16);
   return std::to_string(high >> 8) + "." + std::to_string(high & 255) + "." + std::to_string(low >> 8) + "." +
          std::to_string(low & 255);
 }
 
-int main(int argc, char** argv) {
+int show(int argc, char** argv) {
   const fs::path devices = fs::path(argc > 1 ? argv[1] : "/sys") / "class/infiniband";
-  const char* const variable = std::getenv("NCCL_IB_GID_INDEX");
+  const char* variable = std::getenv("NCCL_IB_GID_INDEX");
+  if (variable && !*variable) variable = nullptr;  // NCCL takes an empty one for none
   if (names(devices).empty()) {
     std::printf("no RDMA device: %s has no entry. NCCL and MPI will use TCP\n", devices.c_str());
     return 77;
@@ -88,4 +90,13 @@ int main(int argc, char** argv) {
   std::printf("\n%s", verdicts.c_str());
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("gid_table: standard output"), 1;
   return right ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  try {
+    return show(argc, argv);
+  } catch (const fs::filesystem_error& e) {  // a folder that cannot be read, or a loop of links
+    std::fprintf(stderr, "gid_table: %s\n", e.what());
+    return 1;
+  }
 }

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <tuple>
+#include <ranges>
 
 namespace rdma {
 
@@ -25,10 +25,6 @@ std::optional<std::array<std::uint8_t, 16>> parse_address(const std::string& tex
   return address;
 }
 
-std::string name_of(const Device& device, const Port& port) {
-  return device.name + " port " + std::to_string(port.number);
-}
-
 // Why this GID is not right, whatever the state of its port; "" if it is.
 std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
   if (!gid.unreadable.empty()) return "of another network namespace? cannot read its " + gid.unreadable;
@@ -37,12 +33,15 @@ std::string objection(const System& system, const Gid& gid, const Wanted& wanted
   if (gid.type == GidType::infiniband) return "InfiniBand";
   if (gid.type == GidType::roce_v1) return "RoCE v1";
   if (gid.is_ipv4() != (wanted.family == Family::ipv4)) return gid.is_ipv4() ? "IPv4" : "IPv6";
-  if (gid.is_ipv4_link_local()) return "link-local (169.254)";
-  if (wanted.subnet && !wanted.subnet->contains(gid.address)) return "not in " + wanted.subnet->text();
+  const auto& subnet = wanted.subnet;
+  if (gid.is_ipv4_link_local() && !wanted.link_local &&
+      !(subnet && Gid{.address = subnet->address}.is_ipv4_link_local()))
+    return "link-local (169.254)";
+  if (subnet && !subnet->contains(gid.address)) return "not in " + subnet->text();
   if (gid.net_device.empty() || system.net_devices.empty()) return "";
   const NetDevice* const net = system.find_net_device(gid.net_device);
   if (!net) return "of another network namespace: no " + gid.net_device + " here";
-  if (net->vlan && !wanted.subnet) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
+  if (net->vlan && !subnet && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
   const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
   if (!net->addresses.empty() && std::ranges::none_of(net->addresses, is_its))
     return "of another network namespace: not an address of " + net->name + " here";
@@ -77,32 +76,39 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
       verdict.chosen = true;
       verdict.reason = wanted.family == Family::ipv4 ? "RoCE v2, IPv4" : "RoCE v2, IPv6";
       result.chosen = gid.index;
+      result.network = network_of(system, gid).text();
     }
     result.gids.push_back(std::move(verdict));
   }
   result.usable = usable && (port.link_layer == LinkLayer::infiniband || result.chosen >= 0);
-  if (usable && !result.usable) result.reason = port.gids.empty() ? "no GID in its table" : "no GID fits";
+  if (!usable || result.usable) return result;
+  for (const GidVerdict& gid : result.gids)
+    if (result.reason.find(gid.reason) == std::string::npos)
+      result.reason += (result.reason.empty() ? "no GID fits: " : ", ") + gid.reason;
+  if (port.gids.empty()) result.reason = "no GID in its table";
   return result;
 }
 
-// A RoCE port cannot reach an InfiniBand port: the slower link layer is left out.
+// A RoCE port cannot reach an InfiniBand port. InfiniBand is kept unless one network of RoCE ports is faster.
 void keep_one_link_layer(Choice& choice) {
-  double ethernet = 0, infiniband = 0;
+  std::map<std::string, double> speeds;  // by network; "": InfiniBand
   for (const PortChoice& port : choice.ports)
-    if (port.usable)
-      (port.port->link_layer == LinkLayer::ethernet ? ethernet : infiniband) +=
-          std::max(port.port->gbit_per_second, 0.001);
-  if (ethernet == 0 || infiniband == 0) return;
-  const bool drop_ethernet = infiniband >= ethernet;
+    if (port.usable) speeds[port.network] += std::max(port.port->gbit_per_second, 0.001);
+  if (!speeds.contains("") || speeds.size() < 2) return;
+  const bool keeps_infiniband = std::ranges::max(speeds | std::views::values) <= speeds.at("");
+  const std::string reason = keeps_infiniband ? "RoCE beside InfiniBand, which is as fast as any network of it"
+                                              : "InfiniBand beside a network of RoCE, which is faster";
+  std::string names;
   for (PortChoice& port : choice.ports) {
-    if (!port.usable || (port.port->link_layer == LinkLayer::ethernet) != drop_ethernet) continue;
+    if (!port.usable || port.network.empty() == keeps_infiniband) continue;
+    names += port.name() + " (" + port.port->rate + "), ";
     port.usable = false;
-    port.reason = drop_ethernet ? "RoCE beside InfiniBand, which has more bandwidth; see --device"
-                                : "InfiniBand beside RoCE, which has more bandwidth; see --device";
+    port.reason = reason + "; see --device";
     for (GidVerdict& gid : port.gids)
       if (gid.chosen) gid = {false, port.reason};
     port.chosen = -1;
   }
+  choice.warnings.push_back("left out: " + names + reason + "; --device chooses the ones to use");
 }
 
 void warn(Choice& choice) {
@@ -110,40 +116,40 @@ void warn(Choice& choice) {
   for (const PortChoice& port : choice.ports)
     if (port.usable) fastest = std::max(fastest, port.port->gbit_per_second);
   std::size_t usable = 0;
+  std::map<std::string, std::string> networks;  // and their ports
   for (const PortChoice& port : choice.ports) {
-    const std::string name = name_of(*port.device, *port.port);
     const auto fit = std::ranges::count_if(
         port.gids, [](const GidVerdict& gid) { return gid.chosen || gid.reason.starts_with("fits too"); });
     if (fit > 1)
-      choice.warnings.push_back(name + ": " + std::to_string(fit) + " GIDs fit, and the first is taken; --subnet " +
-                                "says which network the other nodes are in");
-    if (port.reason == "no GID fits") {
-      std::string reasons;
-      for (const GidVerdict& gid : port.gids)
-        if (reasons.find(gid.reason) == reasons.npos)
-          reasons += (reasons.empty() ? ": " : ", ") + gid.reason +
-                     (gid.reason.starts_with("VLAN") ? " (--subnet with its network takes it)" : "");
-      choice.warnings.push_back(name + ": no GID fits" + reasons);
-    }
+      choice.warnings.push_back(port.name() + ": " + std::to_string(fit) + " GIDs fit, and the first is taken; " +
+                                "--subnet says which network the other nodes are in");
+    if (port.reason.starts_with("no GID fits")) choice.warnings.push_back(port.name() + ": " + port.reason);
+    if (port.port->state == "INIT" || port.port->state == "ARMED")
+      choice.warnings.push_back(port.name() + " is left out, " + port.port->state +
+                                ": has no subnet manager configured it?");
     if (!port.usable) continue;
     ++usable;
+    if (!port.network.empty())
+      networks[port.network] += (networks[port.network].empty() ? "" : ", ") + port.device->name;
     if (port.port->gbit_per_second > 0 && port.port->gbit_per_second < fastest)
-      choice.warnings.push_back(name + " is slower than others (" + port.port->rate +
+      choice.warnings.push_back(port.name() + " is slower than others (" + port.port->rate +
                                 "); --device chooses the ones to use");
+  }
+  if (networks.size() > 1 && !choice.wanted.subnet && choice.wanted.devices.empty()) {
+    std::string list;
+    for (const auto& [network, devices] : networks) list += (list.empty() ? "" : ", ") + network + " (" + devices + ")";
+    choice.warnings.push_back(std::to_string(networks.size()) + " networks fit, and all are taken: " + list +
+                              "; if they cannot reach each other, choose one: --subnet " + networks.begin()->first);
   }
   if (usable > 32) choice.warnings.push_back("NCCL uses at most 32 ports, and this node has " + std::to_string(usable));
 }
 
-Choice choose_of_family(const System& system, const Wanted& wanted) {
+Choice choose_once(const System& system, const Wanted& wanted) {
   Choice choice;
   choice.wanted = wanted;
   for (const Device& device : system.devices)
     for (const Port& port : device.ports) choice.ports.push_back(choose_gid(system, device, port, wanted));
   return choice;
-}
-
-bool has_gid(const Choice& choice) {
-  return std::ranges::any_of(choice.ports, [](const PortChoice& port) { return port.chosen >= 0; });
 }
 
 }  // namespace
@@ -178,35 +184,66 @@ std::string Subnet::text() const {
   return Gid{.address = address}.text() + "/" + std::to_string(is_ipv4() ? bits - 96 : bits);
 }
 
+Subnet network_of(const System& system, const Gid& gid) {
+  Subnet network{gid.address, 0};
+  const auto narrow = [&](const std::string& text) {
+    if (const Subnet other = Subnet::parse(text); other.bits > 96 && other.contains(gid.address))
+      network.bits = std::max(network.bits, other.bits);
+  };
+  if (const NetDevice* const net = system.find_net_device(gid.net_device)) {
+    for (const std::string& address : net->addresses)
+      if (address.starts_with(gid.text() + "/")) network.bits = Subnet::parse(address).bits;
+    if (!network.bits && gid.is_ipv4()) std::ranges::for_each(net->routes, narrow);
+  }
+  if (!network.bits) network.bits = !gid.is_ipv4() ? 64 : gid.is_ipv4_link_local() ? 96 + 16 : 96 + 24;
+  network.clear_host_bits();
+  return network;
+}
+
 bool Choice::has_rdma() const { return std::ranges::any_of(ports, &PortChoice::usable); }
 
-std::string Choice::without_rdma(const System& system) const {
-  const auto efa = std::ranges::find_if(system.devices, &Device::is_efa);
-  if (efa == system.devices.end()) return "no usable RDMA port here: these are settings for sockets";
-  return efa->name +
-         " is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl, and "
-         "NCCL_DEBUG=INFO then prints NET/OFI";
+std::string Choice::why_no_rdma(const System& system) const {
+  if (const auto efa = std::ranges::find_if(system.devices, &Device::is_efa); efa != system.devices.end())
+    return efa->name +
+           " is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl, and "
+           "NCCL_DEBUG=INFO then prints NET/OFI";
+  std::string why =
+      system.devices.empty() && !system.is_incomplete ? "no RDMA device here" : "no usable RDMA port here";
+  for (const PortChoice& port : ports) why += "; " + port.name() + ": " + port.reason;
+  if (system.is_incomplete) why += "; cannot read " + multinode::join(system.problems, "; ");
+  return why + (system.may_have_rdma() ? ". Nothing is set" : ". Variables for sockets are set, and no others");
 }
 
 Choice choose(const System& system, const Wanted& wanted) {
   for (const std::string& name : wanted.devices)
-    if (!system.devices.empty() && std::ranges::find(system.devices, name, &Device::name) == system.devices.end())
+    if (std::ranges::find(system.devices, name, &Device::name) == system.devices.end())
       throw UsageError("--device: there is no " + name + ", but " +
-                       multinode::join(system.devices, ", ", &Device::name));
+                       (system.devices.empty() ? "no device" : multinode::join(system.devices, ", ", &Device::name)));
   if (wanted.subnet && wanted.family != Family::automatic &&
       wanted.subnet->is_ipv4() != (wanted.family == Family::ipv4))
     throw UsageError("--subnet " + wanted.subnet->text() + " is not of the --family");
 
-  Wanted of_family = wanted;
-  if (wanted.family == Family::automatic)
-    of_family.family = wanted.subnet && !wanted.subnet->is_ipv4() ? Family::ipv6 : Family::ipv4;
-  Choice choice = choose_of_family(system, of_family);
-  if (wanted.family == Family::automatic && !wanted.subnet && !has_gid(choice)) {
-    of_family.family = Family::ipv6;
-    if (Choice other = choose_of_family(system, of_family); has_gid(other)) {
-      choice = std::move(other);
-      choice.warnings.push_back("no IPv4 GID is usable: IPv6 GIDs are used");
-    }
+  // What is left where no port has anything better.
+  const struct {
+    Family family;
+    bool vlan, link_local;
+    const char* warning;
+  } attempts[] = {{Family::ipv4, false, false, ""},
+                  {Family::ipv4, true, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
+                  {Family::ipv6, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
+                  {Family::ipv6, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
+                  {Family::ipv4, false, true,
+                   "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
+  Choice choice;
+  for (const auto& [family, vlan, link_local, warning] : attempts) {
+    if (wanted.family != Family::automatic && wanted.family != family) continue;
+    if (wanted.subnet && wanted.subnet->is_ipv4() != (family == Family::ipv4)) continue;
+    Choice other = choose_once(system, {family, wanted.subnet, wanted.devices, vlan, link_local});
+    const bool has_rdma = other.has_rdma();
+    const bool wanted_so = wanted.subnet || wanted.family == family;
+    if (has_rdma && *warning && (vlan || link_local || !wanted_so)) other.warnings.emplace_back(warning);
+    if (has_rdma || choice.ports.empty()) choice = std::move(other);
+    if (has_rdma) break;
   }
   if (wanted.devices.empty()) keep_one_link_layer(choice);
   warn(choice);

@@ -28,10 +28,15 @@ struct Subnet {
   std::string text() const;
 };
 
+// The network of an address: with its interface's prefix, or that of a route. If neither is known, /24 (link-local:
+// /16) or /64.
+Subnet network_of(const System& system, const Gid& gid);
+
 struct Wanted {
   Family family = Family::automatic;      // --family
-  std::optional<Subnet> subnet = {};      // --subnet; none: any, but not of a VLAN
+  std::optional<Subnet> subnet = {};      // --subnet; none: any
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
+  bool vlan = false, link_local = false;  // also addresses of VLANs, and 169.254.0.0/16
 };
 
 struct GidVerdict {
@@ -46,6 +51,8 @@ struct PortChoice {
   int chosen = -1;               // index in the GID table; -1: none
   bool usable = false;           // InfiniBand needs no GID
   std::string reason;            // why not usable
+  std::string network = {};      // of the chosen GID: "10.0.0.0/24"
+  std::string name() const { return device->name + " port " + std::to_string(port->number); }
 };
 
 struct Choice {
@@ -53,9 +60,11 @@ struct Choice {
   std::vector<PortChoice> ports;
   std::vector<std::string> warnings;
   bool has_rdma() const;
-  std::string without_rdma(const System& system) const;  // a line for people: what is used in place of an RDMA port
+  std::string why_no_rdma(const System& system) const;  // a line for people: why no port is usable, and what follows
 };
 
+// Takes IPv4; where no port has such an address IPv4 of a VLAN, else IPv6, else link-local IPv4, with a warning. Throws
+// UsageError for a device that is not there.
 Choice choose(const System& system, const Wanted& wanted);
 
 }  // namespace rdma

@@ -5,12 +5,17 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/groups.hpp>
+#include <multinode/world/libraries.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -32,17 +37,25 @@ constexpr struct {
                 {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
 
 struct Node {
-  std::string name, from;                          // from: its file, or its rank
+  std::string name, from;        // from: its file, or its rank
+  std::vector<Subnet> networks;  // that its ports in use reach
+  std::vector<Subnet> addresses;
   std::vector<std::optional<std::string>> values;  // as `compared`; nothing: unknown, which makes no difference
 };
 
 // The different values of its ports in use. Throws json::exception if it is no line of `rdma_tune --json`.
 Node node_of(const std::string& line, const std::string& from) {
   const json object = json::parse(line);
-  Node node{multinode::one_line(object.at("node").get<std::string>()), from, {}};
+  Node node{multinode::one_line(object.at("node").get<std::string>()), from, {}, {}, {}};
   std::vector<json> ports;
-  for (const json& port : object.at("ports"))
-    if (port.at("usable").get<bool>()) ports.push_back(port);
+  for (const json& port : object.at("ports")) {
+    if (!port.at("usable").get<bool>()) continue;
+    ports.push_back(port);
+    if (port.value("network", "").empty()) continue;
+    node.networks.push_back(Subnet::parse(port["network"]));
+    for (const json& route : port.value("routes", json::array())) node.networks.push_back(Subnet::parse(route));
+    node.addresses.push_back(Subnet::parse(port.value("gid", "")));
+  }
   node.values.emplace_back(std::to_string(ports.size()));
   for (const auto& [what, field] : std::span(compared).subspan(1)) {
     std::set<std::string> values;
@@ -53,6 +66,13 @@ Node node_of(const std::string& line, const std::string& from) {
     if (!values.empty()) node.values.back() = multinode::join(values, ", ");
   }
   return node;
+}
+
+// Whether a port of one has an address in a network that a port of the other reaches.
+bool reaches(const Node& a, const Node& b) {
+  return std::ranges::any_of(b.addresses, [&](const Subnet& address) {
+    return std::ranges::any_of(a.networks, [&](const Subnet& network) { return network.contains(address.address); });
+  });
 }
 
 std::string at_most_eight(const std::vector<std::string>& words) {
@@ -70,12 +90,17 @@ int report(std::vector<Node> nodes, const std::string& json_file) {
   }
   multinode::Table table({"what differs", "value", "nodes", ""});
   std::map<std::string, std::vector<std::string>> odd;  // what is odd, by node
-  bool undecided = false, indices_differ = false;
+  bool undecided = false, indices_differ = false, networks_differ = false;
   std::size_t known = 0;
   for (std::size_t i = 0; i < std::size(compared); ++i) {
     const std::string what = compared[i].what;
     std::vector<std::optional<std::string>> values;
-    for (const Node& node : nodes) values.push_back(node.values[i]);
+    for (const Node& node : nodes) {
+      const auto same = std::ranges::find_if(nodes, [&](const Node& other) {
+        return &other == &node || (what == "network" && reaches(node, other) && reaches(other, node));
+      });
+      values.push_back(same->values[i]);
+    }
     const std::vector<multinode::Group> groups = multinode::groups_of(values);
     if (what == "GID index") {
       indices_differ = groups.size() > 1;
@@ -83,6 +108,7 @@ int report(std::vector<Node> nodes, const std::string& json_file) {
     }
     known += !groups.empty();
     if (groups.size() < 2) continue;
+    networks_differ |= what == "network";
     std::size_t telling = 0;
     for (const multinode::Group& group : groups) telling += group.members.size();
     const bool majority = 2 * groups.front().members.size() > telling;
@@ -101,21 +127,23 @@ int report(std::vector<Node> nodes, const std::string& json_file) {
   }
 
   const std::size_t found = object["differences"].size();
-  if (found) {
+  const bool nothing = std::ranges::all_of(nodes, [](const Node& node) { return node.values[0] == "0"; });
+  if (nothing) {
+    std::cout << "nothing to compare: none of " << nodes.size() << " nodes has an RDMA port to use\n";
+  } else if (found) {
     table.print(std::cout);
     for (const auto& [name, what] : odd) std::cout << "odd one out: " << name << ": " + multinode::join(what) + "\n";
+    if (networks_differ) std::cout << "nodes in different networks reach each other only through a router\n";
     if (undecided) std::cout << "no value has a majority: compare cannot know which is right\n";
     std::cout << found << " of " << known << " things differ, " << nodes.size() << " nodes\n";
   } else {
-    std::cout << nodes.size() << " nodes agree in "
-              << (known == 1 ? "that none has an RDMA port to use" : "everything that was compared") << " (" << known
-              << (known == 1 ? " thing)\n" : " things)\n");
+    std::cout << nodes.size() << " nodes agree in everything that was compared (" << known << " things)\n";
   }
   if (indices_differ)
     std::cout << "GID indices differ, which is normal: start the processes with rdma_tune exec -- COMMAND\n";
   std::cout << std::flush;
   multinode::JsonLines(json_file).write(object);
-  return found ? multinode::exit_wrong : multinode::exit_right;
+  return nothing ? multinode::exit_untestable : found ? multinode::exit_wrong : multinode::exit_right;
 }
 
 // Each rank reads its node. Ranks on one host count once, unless they differ.
@@ -147,11 +175,28 @@ int compare_ranks(int argc, const char* const* argv) {
   });
 }
 
+// The ranks of mpirun meet over MPI, which this program does not load.
+void become_rdma_tune_mpi(const char* const* argv) {
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe"),
+                              other = self.parent_path() / "rdma_tune_mpi";
+  if (self.filename() == other.filename()) return;
+  std::vector<char*> words{const_cast<char*>(other.c_str())};
+  for (; *argv; ++argv) words.push_back(const_cast<char*>(*argv));
+  words.push_back(nullptr);
+  execv(other.c_str(), words.data());
+  throw UsageError("compare: " + other.string() + ": " + std::strerror(errno) +
+                   "; under mpirun it must be beside rdma_tune. Or: rdma_tune --json FILE on each node, and then "
+                   "rdma_tune compare FILE...");
+}
+
 }  // namespace
 
 int run_compare(int argc, const char* const* argv) {
-  const bool several = multinode::read_launch(multinode::current_environment()).world_size.value > 1;
-  if (several && (argc < 2 || argv[1][0] == '-')) return compare_ranks(argc, argv);
+  const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
+  if (launch.world_size.value > 1 && (argc < 2 || argv[1][0] == '-')) {
+    if (launch.under_mpi && !multinode::libraries().has_mpi()) become_rdma_tune_mpi(argv);
+    return compare_ranks(argc, argv);
+  }
   std::vector<std::string> files;
   std::string json_file;
   po::options_description known("rdma_tune compare FILE...: which node's RDMA is the odd one?"), all;
@@ -183,7 +228,7 @@ int run_compare(int argc, const char* const* argv) {
     int number = 0;
     for (std::string line; ++number, std::getline(stream, line);) try {
         if (line.find_first_not_of(" \t\r") != line.npos) nodes.push_back(node_of(line, file));
-      } catch (const json::exception&) {
+      } catch (const std::exception&) {  // JSON, or an address in it
         throw refuse("line " + std::to_string(number) + " is of another kind");
       }
     if (nodes.size() == before) throw refuse("it has no node");

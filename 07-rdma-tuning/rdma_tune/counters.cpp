@@ -124,7 +124,8 @@ Counters read_counters(const fs::path& root) {
   }
   for (const std::string& name : names_in(nets)) {
     const fs::path folder = nets / name;
-    if (!is_there(folder / "statistics")) continue;  // bonding_masters is a file
+    if (!is_there(folder / "statistics")) continue;                          // bonding_masters is a file
+    if (name == "lo" || read_number<int>(folder / "type") == 772) continue;  // never between nodes
     const bool member = is_there(folder / "master") && !is_there(folder / "device");
     if (member || !lower_devices(folder).empty()) continue;
     NetCount net;

@@ -43,7 +43,8 @@ struct Counters {
 };
 
 // Bonds, bridges, VLANs and macvlans stand on another interface, which counts the same bytes; so does the bridge
-// that a veth is a member of. They are left out. Throws multinode::UsageError where `root` is not a folder.
+// that a veth is a member of. They are left out, and so is loopback. Throws multinode::UsageError where `root` is not a
+// folder.
 Counters read_counters(const std::filesystem::path& root);
 
 }  // namespace rdma

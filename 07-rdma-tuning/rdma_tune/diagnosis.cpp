@@ -58,6 +58,19 @@ std::vector<std::string> line_of(const fs::path& file, const std::string& name) 
   return {};
 }
 
+// The largest values of InfiniBand's counters (PortCounters of the specification have 4 to 32 bits).
+const std::map<std::string, std::uint64_t> limits{{"symbol_error", 65'535},
+                                                  {"link_error_recovery", 255},
+                                                  {"link_downed", 255},
+                                                  {"port_rcv_errors", 65'535},
+                                                  {"port_xmit_discards", 65'535},
+                                                  {"port_rcv_remote_physical_errors", 65'535},
+                                                  {"port_rcv_constraint_errors", 255},
+                                                  {"port_xmit_constraint_errors", 255},
+                                                  {"local_link_integrity_errors", 15},
+                                                  {"excessive_buffer_overrun_errors", 15},
+                                                  {"port_xmit_wait", UINT32_MAX}};
+
 class Diagnoses {
  public:
   Diagnoses(const System& system, const Places& places) : system_(system), places_(places) {}
@@ -106,18 +119,28 @@ class Diagnoses {
   }
 
   void ports() {
-    bool any = false;
-    std::vector<std::string> down;
+    std::size_t active = 0;
+    std::vector<std::string> down, waiting;
     for (const Device& device : system_.devices)
       for (const Port& port : device.ports) {
         if (port.is_active())
-          any = true;
+          ++active;
+        else if (port.state == "INIT" || port.state == "ARMED")
+          waiting.push_back(name_of(device, port) + " " + port.state);
         else
           down.push_back(name_of(device, port) + " " + (port.state.empty() ? "unreadable" : port.state));
       }
-    if (down.empty()) return add({Severity::fine, "ports", "all active"});
-    add({any ? Severity::note : Severity::bad, "ports", join(down), any ? "" : "at least one ACTIVE",
-         "ibstat; ip link show; a cable, the switch's port, or (InfiniBand) no subnet manager: sminfo"});
+    if (!waiting.empty())
+      add({Severity::bad, "link without configuration", join(waiting), "ACTIVE",
+           "InfiniBand: no subnet manager has configured it: sminfo; RoCE: ip link show"});
+    if (down.empty() && waiting.empty()) return add({Severity::fine, "ports", "all active"});
+    if (down.empty()) return;
+    const Severity severity = !active ? Severity::bad : down.size() < active ? Severity::warning : Severity::note;
+    add({severity, "ports", join(down),
+         severity == Severity::note ? ""
+         : active                   ? "ACTIVE"
+                                    : "at least one ACTIVE",
+         "ibstat; ip link show; a cable or the switch's port"});
   }
 
   void memlock() {
@@ -198,6 +221,7 @@ class Diagnoses {
   void gpu_direct() {
     const std::string what = "GPUDirect RDMA";
     if (system_.gpus.empty()) return add({Severity::fine, what, "no GPU here: nothing to look at"});
+    if (is_gb10()) return add({Severity::fine, what, "a GB10 (DGX Spark) has none: GPU and CPU share their memory"});
     for (const char* module : {"nvidia_peermem", "nv_peer_mem"})
       if (is_there(places_.sysfs / "module" / module))
         return add({Severity::fine, what, std::string(module) + " is loaded"});
@@ -219,7 +243,17 @@ class Diagnoses {
       return add({Severity::fine, what, "dma-buf: NVIDIA's open kernel module, Linux " + kernel});
     add({!driver && is_there(places_.sysfs / "module/nvidia") ? Severity::unknown : Severity::warning, what,
          "nvidia_peermem is not loaded; no dma-buf: " + why_no_dma_buf,
-         "nvidia_peermem, or the open kernel module with Linux 5.12", "modprobe nvidia_peermem"});
+         "nvidia_peermem, or the open kernel module with Linux 5.12",
+         "modprobe nvidia_peermem, if the GPU supports GPUDirect RDMA (GeForce and Jetson do not)"});
+  }
+
+  // By the board of its cards, or the driver's name of its GPU.
+  bool is_gb10() const {
+    const fs::path gpus = places_.proc / "driver/nvidia/gpus";
+    return std::ranges::find(system_.devices, "NVD0000000087", &Device::board) != system_.devices.end() ||
+           std::ranges::any_of(names_in(gpus), [&](const std::string& name) {
+             return read_text(gpus / name / "information").value_or("").find("GB10") != std::string::npos;
+           });
   }
 
   void mtu(const Device& device, const Port& port) {
@@ -240,10 +274,17 @@ class Diagnoses {
                            Severity severity, const std::string& fix) {
       const std::string name = name_of(device, port) + " " + what;
       std::vector<std::string> grown;
-      for (const multinode::TroubleCount& count : counts)
-        if (count.value) grown.push_back(count.name + " " + std::to_string(count.value));
+      bool saturated = false;
+      for (const multinode::TroubleCount& count : counts) {
+        if (!count.value) continue;
+        const auto limit = limits.find(count.name);
+        const bool at_limit = limit != limits.end() && count.value == limit->second;
+        saturated |= at_limit;
+        grown.push_back(count.name + " " + std::to_string(count.value) + (at_limit ? " (saturated)" : ""));
+      }
       if (!grown.empty())
-        add({severity, name, join(grown), "0, or no growth during a run", fix});
+        add({severity, name, join(grown), "0, or no growth during a run",
+             fix + (saturated ? "\na saturated counter cannot grow: perfquery -R clears it" : "")});
       else if (counts.empty() && severity == Severity::warning)
         add({Severity::unknown, name, "no counter", "0", "rdma statistic, ethtool -S"});
       else if (severity == Severity::warning)
@@ -302,14 +343,15 @@ int run_check(int argc, const char* const* argv) {
   }
   const int bad = count[Severity::bad];
   for (const std::string& problem : system.problems) std::cout << "problem: " << problem << '\n';
-  if (all.empty())
+  if (all.empty() && !system.is_incomplete)
     std::cout << "no RDMA device in " << sysfs << "/class/infiniband: nothing to check\n";
   else
     std::cout << bad << " bad, " << count[Severity::warning] << " warnings, " << count[Severity::unknown]
               << " not seen\n";
   std::cout << std::flush;
   json.write({{"findings", list}, {"bad", bad}, {"problems", system.problems}});
-  return bad ? multinode::exit_wrong : multinode::exit_right;
+  if (bad) return multinode::exit_wrong;
+  return all.empty() || system.is_incomplete ? multinode::exit_untestable : multinode::exit_right;
 }
 
 }  // namespace rdma

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,49 +20,90 @@ namespace rdma {
 
 namespace po = boost::program_options;
 
+namespace {
+
+// One of a node's processes does, so that a warning comes once.
+bool speaks_for_node() {
+  try {
+    return multinode::read_launch(multinode::current_environment()).local_rank.value == 0;
+  } catch (const multinode::UsageError&) {
+    return true;
+  }
+}
+
+}  // namespace
+
 int run_exec(int argc, const char* const* argv) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
-  std::string sysfs = "/sys";
+  std::string sysfs = "/sys", require;
   Wanted wanted;
-  NcclVersion version;
-  bool by_index = false, sockets = false, verbose = false;
+  std::optional<NcclVersion> given;
+  bool sockets = false, verbose = false;
   po::options_description known(
       "rdma_tune exec [options] -- COMMAND...: runs the command with this node's settings for NCCL and UCX.\n"
       "Variables that are set already keep their values");
-  known.add_options()("nccl", nccl_version(version), "version of NCCL (default: 2.28)")(
-      "index", po::bool_switch(&by_index),
-      "set NCCL_IB_GID_INDEX even where NCCL finds the GID without settings, or by family, version and range")(
+  known.add_options()(
+      "nccl", po::value<std::string>()->notifier([&](const auto& text) { given = parse_nccl_version(text); }),
+      "version of NCCL, which counts where the ports' indices differ (default: that of the libnccl that the command "
+      "loads)")("require", po::value(&require), "rdma: exit with status 1 where no RDMA port would be used")(
       "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
       "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept")(
       "sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
   known.add(wanted_options(wanted));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
+  if (!require.empty() && require != "rdma")
+    throw multinode::UsageError("--require must be rdma, not '" + require + "'");
   if (dashes == end || dashes + 1 == end)
     throw multinode::UsageError("exec needs a command, after --: rdma_tune exec -- ./train");
 
   const System system = read_system(sysfs);
   const Choice choice = choose(system, wanted);
+  const bool no_rdma = !choice.has_rdma() && !sockets;
+  if (no_rdma && (wanted.subnet || !wanted.devices.empty()) && !system.devices.empty())
+    throw multinode::UsageError("exec: --subnet and --device fit no port" +
+                                std::string(wanted.subnet && wanted.subnet->bits == 128
+                                                ? " (is the mask of " + wanted.subnet->text() + " missing?)"
+                                                : "") +
+                                ": " + choice.why_no_rdma(system));
+  const NcclVersion version = given                  ? *given
+                              : shares_index(choice) ? NcclVersion{}
+                                                     : nccl_of(dashes[1]).value_or(NcclVersion{});
   const std::string node = "rdma_tune exec: " + multinode::host_name() + ": ";
-  std::string added, kept;
+  std::string added, kept, remarks;
   // A value in one of NCCL's configuration files was set on purpose, too.
   multinode::Environment variables = with_nccl_files(multinode::current_environment(), sysfs, version);
-  for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version, by_index)) {
+  const bool is_described = variables.contains("NCCL_IB_ADDR_FAMILY") || variables.contains("NCCL_IB_ADDR_RANGE") ||
+                            variables.contains("NCCL_IB_ROCE_VERSION_NUM");
+  for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version)) {
+    // An index would overrule the user's description of the GID, and be wrong for other ports of the user's list.
+    if (one.name == "NCCL_IB_GID_INDEX" &&
+        (is_described || !std::ranges::all_of(nccl_ports(system, version, variables), [&](const NcclPort& port) {
+           return std::ranges::find(choice.ports, port.port, &PortChoice::port)->usable;
+         })))
+      continue;
     const auto [variable, is_new] = variables.try_emplace(one.name, one.value);
     (is_new ? added : kept) += " " + one.name + "=" + variable->second;
-    if (verbose && !one.remark.empty()) std::cerr << node + one.name + ": " + one.remark + "\n";
+    if (!one.remark.empty()) remarks += node + one.name + ": " + one.remark + "\n";
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
+  }
+  const std::string guilty = no_rdma || sockets ? "" : conflicting_variables(system, choice, version, variables);
+  if (speaks_for_node()) {
+    for (const std::string& warning : choice.warnings)
+      if (!no_rdma && !sockets) std::cerr << node + "warning: " + warning + "\n";
+    if (no_rdma) std::cerr << node + choice.why_no_rdma(system) + "\n";
+    if (!guilty.empty()) std::cerr << node + "warning: " + guilty + "\n";
+    std::cerr << remarks;
   }
   if (verbose) {
     for (const std::string& problem : system.problems) std::cerr << node + problem + "\n";
-    for (const std::string& warning : choice.warnings) std::cerr << node + warning + "\n";
-    if (!choice.has_rdma()) std::cerr << node + choice.without_rdma(system) + "\n";
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
-  if (choice.has_rdma() && !sockets)
-    if (const std::string guilty = conflicting_variables(system, choice, version, variables); !guilty.empty())
-      std::cerr << node + "warning: " + guilty + "\n";
+  if (!require.empty() && (no_rdma || sockets || nccl_ports(system, version, variables).empty())) {
+    std::cerr << node + "--require rdma: NCCL " + version.text() + " would use sockets: the command is not started\n";
+    return multinode::exit_wrong;
+  }
 
   execvp(dashes[1], const_cast<char* const*>(dashes + 1));
   const int error = errno;

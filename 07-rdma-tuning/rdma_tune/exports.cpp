@@ -1,9 +1,11 @@
 #include "exports.hpp"
 
+#include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace rdma {
@@ -35,41 +37,77 @@ const NetDevice* socket_interface(const System& system, const Choice& choice) {
   return best;
 }
 
-// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses. A network
-// has its interface's prefix; if that is unknown, /24 or /64.
-Subnet covering(const System& system, const std::vector<const PortChoice*>& ports) {
-  std::optional<Subnet> all;
-  for (const PortChoice* port : ports) {
-    const auto gid = std::ranges::find(port->port->gids, port->chosen, &Gid::index);
-    int bits = gid->is_ipv4() ? 96 + 24 : 64;
-    if (const NetDevice* const net = system.find_net_device(gid->net_device))
-      for (const std::string& address : net->addresses)
-        if (address.starts_with(gid->text() + "/")) bits = Subnet::parse(address).bits;
-    if (!all)
-      all = {gid->address, bits};
-    else
-      all->bits = std::min({all->bits, bits, common_bits(all->address, gid->address)});
-  }
-  all->clear_host_bits();
-  return *all;
+// The interface in --subnet, by its addresses or by the GIDs that are made of them.
+const NetDevice* interface_in(const System& system, const Subnet& subnet) {
+  bool is_known = !system.devices.empty();
+  for (const NetDevice& net : system.net_devices)
+    for (const std::string& address : net.addresses)
+      if (is_known = true; subnet.contains(Subnet::parse(address).address) && !net.is_loopback) return &net;
+  for (const Device& device : system.devices)
+    for (const Port& port : device.ports)
+      for (const Gid& gid : port.gids)
+        if (const NetDevice* const net = system.find_net_device(gid.net_device); net && subnet.contains(gid.address))
+          return net;
+  if (is_known) throw multinode::UsageError("--subnet " + subnet.text() + ": no interface here has an address in it");
+  return nullptr;
 }
 
-}  // namespace
-
-std::vector<Export> socket_exports(const System& system, const Choice& choice) {
-  std::vector<Export> all{{"NCCL_IB_DISABLE", "1"}};
-  const NetDevice* const net = socket_interface(system, choice);
+// For the sockets: that of --subnet, if it is given.
+const NetDevice* add_interface(const System& system, const Choice& choice, std::vector<Export>& all) {
+  const auto& subnet = choice.wanted.subnet;
+  const NetDevice* const net = subnet ? interface_in(system, *subnet) : socket_interface(system, choice);
   if (net) all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name});  // = asks for this name exactly
+  if (net && subnet) all.push_back({"GLOO_SOCKET_IFNAME", net->name});
+  return net;
+}
+
+// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses.
+Subnet covering(const std::vector<const PortChoice*>& ports) {
+  Subnet all = Subnet::parse(ports.front()->network);
+  for (const PortChoice* port : ports) {
+    const Subnet other = Subnet::parse(port->network);
+    all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
+  }
+  all.clear_host_bits();
+  return all;
+}
+
+std::vector<Export> variables_for_sockets(const System& system, const Choice& choice) {
+  std::vector<Export> all;
+  const NetDevice* const net = add_interface(system, choice, all);
   all.push_back({"NCCL_SOCKET_NTHREADS", "4"});
   all.push_back({"NCCL_NSOCKS_PERTHREAD", "8"});  // threads times sockets must not exceed 64
   if (net) all.push_back({"UCX_NET_DEVICES", net->name});
   return all;
 }
 
-std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index) {
+}  // namespace
+
+bool shares_index(const Choice& choice) {
+  std::set<int> indices;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) indices.insert(port.chosen);
+  return indices.size() == 1 && *indices.begin() >= 0;
+}
+
+bool may_hide_gids(const PortChoice& port) {
+  const auto& gids = port.port->gids;
+  const auto before = std::ranges::count_if(gids, [&](const Gid& gid) { return gid.index < port.chosen; });
+  return port.chosen > before;
+}
+
+std::vector<Export> socket_exports(const System& system, const Choice& choice) {
+  std::vector<Export> all = variables_for_sockets(system, choice);
+  all.insert(all.begin(), {"NCCL_IB_DISABLE", "1"});
+  return all;
+}
+
+std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version) {
+  if (!choice.has_rdma()) return system.may_have_rdma() ? std::vector<Export>{} : variables_for_sockets(system, choice);
+  const bool has_rule = version >= NcclVersion{2, 21, 0};
   Choice used = choice;
   std::string left_out;
-  if (version < NcclVersion{2, 21, 0}) {  // it takes one index for all: that of most ports
+  if (!has_rule) {  // it takes one index for all: that of most ports
     std::map<int, int> count;
     for (const PortChoice& port : used.ports)
       if (port.usable) ++count[port.chosen];
@@ -83,18 +121,12 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   std::vector<const PortChoice*> ports;
   for (const PortChoice& port : used.ports)
     if (port.usable) ports.push_back(&port);
-  if (ports.empty() && std::ranges::any_of(system.devices, &Device::is_efa)) return {};
-  if (ports.empty()) return socket_exports(system, choice);
 
   const bool roce = ports.front()->chosen >= 0;
-  bool one_index = roce, soft = false;
-  std::string names;
-  for (const PortChoice* port : ports) {
-    names += (names.empty() ? "" : ",") + port->device->name + ":" + std::to_string(port->port->number);
-    one_index &= port->chosen == ports.front()->chosen;
-    soft |= roce && port->device->pci.empty();
-  }
-  const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
+  const bool soft =
+      roce && std::ranges::any_of(ports, [](const PortChoice* port) { return port->device->pci.empty(); });
+  const std::string names = multinode::join(
+      ports, ",", [](const PortChoice* port) { return port->device->name + ":" + std::to_string(port->port->number); });
 
   std::vector<Export> all;
   Environment set;
@@ -112,26 +144,25 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   if (std::ranges::any_of(used.ports, differs))
     add("NCCL_IB_HCA", "=" + names,
         left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all");
-  const bool has_rule = version >= NcclVersion{2, 21, 0};
-  bool wants_index = roce && one_index && (by_index || !has_rule) && (by_index || !is_right());
-  if (roce && !wants_index && has_rule && (choice.wanted.subnet || !is_right())) {
-    const std::vector<Export> before = all;
+  const std::string index = shares_index(used) ? std::to_string(ports.front()->chosen) : "";
+  const auto& subnet = choice.wanted.subnet;
+  const bool needs_range = subnet || std::ranges::any_of(used.ports, [](const PortChoice& port) {
+                             return port.usable && may_hide_gids(port);
+                           });
+  if (!index.empty()) {
+    add("NCCL_IB_GID_INDEX", index);
+  } else if (roce && (needs_range || !is_right())) {
     add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6");
     add("NCCL_IB_ROCE_VERSION_NUM", "2");
-    if (choice.wanted.subnet || !is_right())
-      add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text());
-    if (!is_right() && one_index) {
-      all = before;
-      wants_index = true;
-    } else if (!is_right()) {
-      std::string wrong;
-      for (const PortChoice* port : where_nccl_differs(system, used, version, set)) wrong += " " + port->device->name;
+    if (needs_range || !is_right()) add("NCCL_IB_ADDR_RANGE", (subnet ? *subnet : covering(ports)).text());
+    std::string wrong;
+    for (const PortChoice* port : where_nccl_differs(system, used, version, set)) wrong += " " + port->device->name;
+    if (!wrong.empty())
       all.back().remark = "and still NCCL takes another GID on" + wrong + ": leave it out with --device";
-    }
   }
-  if (wants_index) add("NCCL_IB_GID_INDEX", index);
+  if (subnet) add_interface(system, choice, all);
   add("UCX_NET_DEVICES", names);  // no TCP in this list: UCX fails instead of using TCP
-  if (one_index) add("UCX_IB_GID_INDEX", index);
+  if (!index.empty()) add("UCX_IB_GID_INDEX", index);
   if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
   return all;
 }
@@ -151,22 +182,29 @@ std::vector<const PortChoice*> where_nccl_differs(const System& system, const Ch
 
 std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
                                   const Environment& variables) {
-  const auto is_right = [&](const Environment& all) {
-    return where_nccl_differs(system, choice, version, all).empty();
-  };
-  if (is_right(variables)) return "";
+  const auto wrong = [&](const Environment& all) { return where_nccl_differs(system, choice, version, all).size(); };
+  if (!wrong(variables)) return "";
+  Environment ours;
+  for (const Export& one : exports(system, choice, version)) ours[one.name] = one.value;
   std::vector<std::string> set, guilty;
-  Environment without = variables;
+  Environment completed = variables;
+  completed.insert(ours.begin(), ours.end());
+  Environment replaced = completed;
   for (const char* name :
        {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
         "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROUTABLE_FLID_GID_INDEX"}) {
-    if (!without.erase(name)) continue;
-    Environment but_one = variables;
-    but_one.erase(name);
-    set.push_back(name + ("=" + variables.at(name)));
-    if (is_right(but_one)) guilty.push_back(set.back());
+    const auto own = variables.find(name);
+    const auto our = ours.find(name);
+    if (own == variables.end() || (our != ours.end() && our->second == own->second)) continue;
+    Environment but_one = completed;
+    for (Environment* const all : {&but_one, &replaced}) {
+      all->erase(name);
+      if (our != ours.end()) all->insert(*our);
+    }
+    set.push_back(name + ("=" + own->second) + (our != ours.end() ? " (rdma_tune: " + our->second + ")" : ""));
+    if (!wrong(but_one)) guilty.push_back(set.back());
   }
-  if (guilty.empty() && is_right(without)) guilty = set;
+  if (guilty.empty() && wrong(replaced) < wrong(variables)) guilty = set;
   if (guilty.empty()) return "";
   return multinode::join(guilty, ", ") + (guilty.size() > 1 ? " make" : " makes") + " NCCL " + version.text() +
          " use other ports or GIDs than rdma_tune: unset " + (guilty.size() > 1 ? "them" : "it");

@@ -10,27 +10,33 @@
 namespace rdma {
 
 // Environment variables for NCCL of `version` and for UCX.
-// - With EFA and no RDMA port: nothing, because the plug-in aws-ofi-nccl needs no settings.
-// - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
-// - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs without settings. Else NCCL_IB_HCA if it
-//   would use other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before
-//   2.21, or where the rule cannot express the choice) needs the same one on all ports. UCX has no rule: ports and an
-//   index.
+// - Without a usable port: nothing where there may be RDMA, which NCCL may find; else the interface and threads of the
+//   sockets.
+// - With RDMA: NCCL_IB_HCA if NCCL would use other ports; the index if all ports share one. If they do not, a rule
+// where
+//   NCCL needs one (address family, RoCE version, range), and for NCCL before 2.21 only the ports that share an index.
+//   UCX has no rule: ports and an index.
+// - With --subnet also the interface of that network, for sockets. Throws UsageError if there is none.
 struct Export {
   std::string name, value;
   std::string remark = "";  // what these settings lack
 };
-std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index = false);
+std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version);
 
-// The variables for sockets, also for a machine with RDMA.
+// The variables that make NCCL and UCX use sockets, also on a machine with RDMA.
 std::vector<Export> socket_exports(const System& system, const Choice& choice);
+
+bool shares_index(const Choice& choice);  // all usable ports are RoCE and have the same index
+
+// Empty slots before the chosen GID: in a pod sysfs hides GIDs there at which NCCL 2.21 to 2.26.1 fails.
+bool may_hide_gids(const PortChoice& port);
 
 // The chosen ports on which NCCL would take another GID or fail, and the other ports that it would use; none if it uses
 // exactly what was chosen.
 std::vector<const PortChoice*> where_nccl_differs(const System& system, const Choice& choice, NcclVersion version,
                                                   const multinode::Environment& variables);
 
-// In plain words: the variables that make NCCL differ from the choice; "" for none that are set.
+// In plain words: the variables that make NCCL differ from the choice, and what exec would set; "" for none.
 std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
                                   const multinode::Environment& variables);
 

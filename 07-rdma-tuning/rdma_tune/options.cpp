@@ -1,6 +1,10 @@
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <regex>
 
 namespace rdma {
@@ -31,15 +35,29 @@ po::options_description wanted_options(Wanted& wanted) {
   return known;
 }
 
-po::typed_value<std::string>* nccl_version(NcclVersion& version) {
-  return po::value<std::string>()->notifier([&version](const auto& text) { version = parse_nccl_version(text); });
-}
-
 NcclVersion parse_nccl_version(const std::string& text) {
   std::smatch parts;
-  if (!std::regex_match(text, parts, std::regex(R"((\d{1,6})\.(\d{1,6})(\.(\d{1,6}))?)")))
+  if (!std::regex_match(text, parts, std::regex(R"((\d{1,6})\.(\d{1,6})(\.(\d{1,6})(-\d+)?)?(\+cuda[\d.]+)?)")))
     throw UsageError("--nccl must be a version such as 2.28 or 2.26.2, not '" + text + "'");
   return {std::stoi(parts[1]), std::stoi(parts[2]), parts[4].matched ? std::stoi(parts[4]) : NcclVersion::newest_patch};
+}
+
+std::optional<NcclVersion> nccl_of(const std::string& program) {
+  constexpr const char* script = R"(
+program=$(command -v "$RDMA_TUNE_PROGRAM") && above=${program%/*}/..
+for file in $(ldd "$program" | sed -n 's,.*libnccl.so.2 => \(/[^ ]*\).*,\1,p') \
+  "$above"/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 "$above"/lib/libnccl.so.2 \
+  $(echo "$LD_LIBRARY_PATH" | tr : '\n' | sed 's,$,/libnccl.so.2,') /usr/lib/*-linux-gnu/libnccl.so.2 /usr/lib64/libnccl.so.2; do
+  grep -aom1 'NCCL version 2\.[0-9]*\.[0-9][0-9]*' "$file" && exit
+done)";
+  setenv("RDMA_TUNE_PROGRAM", program.c_str(), 1);
+  const std::unique_ptr<FILE, int (*)(FILE*)> shell(popen(("exec 2>/dev/null" + std::string(script)).c_str(), "r"),
+                                                    pclose);
+  unsetenv("RDMA_TUNE_PROGRAM");
+  char line[64] = "";
+  if (!shell || !fgets(line, sizeof line, shell.get())) return {};
+  const std::string text(line);
+  return parse_nccl_version(text.substr(13, text.find('\n') - 13));
 }
 
 }  // namespace rdma

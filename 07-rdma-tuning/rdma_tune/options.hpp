@@ -7,6 +7,7 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 
+#include <optional>
 #include <string>
 
 namespace rdma {
@@ -17,10 +18,11 @@ boost::program_options::options_description system_options(std::string& sysfs, s
 // --family, --subnet, --device
 boost::program_options::options_description wanted_options(Wanted& wanted);
 
-// The value of --nccl.
-boost::program_options::typed_value<std::string>* nccl_version(NcclVersion& version);
-
-// "2.26.2", or "2.26" for the newest of these. Throws UsageError that names --nccl.
+// "2.26.2", "2.28.3+cuda13.0", or "2.26" for the newest of these. Throws UsageError that names --nccl.
 NcclVersion parse_nccl_version(const std::string& text);
+
+// Of the libnccl.so.2 that a program loads: one that it is linked with, that of its Python environment, or that of
+// LD_LIBRARY_PATH and the system. Nothing: none is found.
+std::optional<NcclVersion> nccl_of(const std::string& program);
 
 }  // namespace rdma

@@ -2,6 +2,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <charconv>
 #include <cstring>
@@ -86,11 +88,10 @@ class Reader {
 
   void devices() {
     for (const std::string& name : names("class/infiniband"))
-      if (is_name(name)) system_.devices.push_back(device(name));
+      if (is_name(name)) device(name);
   }
 
   void net_devices() {
-    const std::string with_default_route = default_route();
     for (const std::string& name : names("class/net")) {
       const fs::path folder = fs::path("class/net") / name;
       std::error_code error;
@@ -113,12 +114,12 @@ class Reader {
       net.is_loopback |= type == 772;
       net.has_master = exists(folder / "master");
       net.is_bond = exists(folder / "bonding");
-      net.has_default_route = name == with_default_route;
       const fs::path real = canonical(folder);
       net.is_virtual = real.native().find("/devices/virtual/") != std::string::npos;
       net.vlan = vlan(name, folder);
       system_.net_devices.push_back(std::move(net));
     }
+    routes();
   }
 
   void gpus() {
@@ -136,6 +137,11 @@ class Reader {
     system_.problems.push_back(shown_path(system_.root / file) + ": " + why);
   }
 
+  void unreadable(const fs::path& folder, const std::string& why) {
+    problem(folder, why);
+    system_.is_incomplete |= folder.native().starts_with("class/infiniband");
+  }
+
   bool exists(const fs::path& file) const {
     return faccessat(AT_FDCWD, (system_.root / file).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
   }
@@ -150,7 +156,7 @@ class Reader {
     std::vector<std::string> found;
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir((system_.root / folder).c_str()), closedir);
     if (!stream) {
-      if (errno != ENOENT) problem(folder, std::strerror(errno));
+      if (errno != ENOENT) unreadable(folder, std::strerror(errno));
       return found;
     }
     while (const dirent* entry = readdir(stream.get())) {
@@ -182,15 +188,13 @@ class Reader {
     return has_number ? text.substr(colon + 2) : "";
   }
 
-  Device device(const std::string& name) {
+  void device(const std::string& name) {
     const fs::path folder = fs::path("class/infiniband") / name;
     Device device;
     device.name = name;
     std::error_code error;
-    if (!fs::is_directory(system_.root / folder, error)) {
-      problem(folder, error ? error.message() : "not a folder");
-      return device;
-    }
+    if (!fs::is_directory(system_.root / folder, error))
+      return unreadable(folder, error ? error.message() : "not a folder");
     device.firmware = word(folder / "fw_ver");
     device.board = word(folder / "board_id");
     device.node_type = state(folder / "node_type");
@@ -204,7 +208,7 @@ class Reader {
       if (parse_number(text, number) && number >= 1 && number <= 255)
         device.ports.push_back(port(folder / "ports" / text, number, device));
     }
-    return device;
+    system_.devices.push_back(std::move(device));
   }
 
   static void add_net(Device& device, const std::string& name) {
@@ -274,21 +278,27 @@ class Reader {
     return machine.empty() ? machine : machine / "proc";
   }
 
-  // The interface of the IPv4 default route with the lowest metric.
-  std::string default_route() const {
-    if (proc().empty()) return "";
-    std::istringstream lines(read_at(AT_FDCWD, (proc() / "net/route").c_str()).value);
-    std::string best;
+  // Of IPv4. The default route is that with the lowest metric.
+  void routes() {
+    if (proc().empty()) return;
+    std::istringstream lines(multinode::read_text(proc() / "net/route").value_or(""));
+    NetDevice* by_default = nullptr;
     int lowest = 0;
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);
       const std::vector<std::string> fields(std::istream_iterator<std::string>(words), {});
+      std::uint32_t to = 0, mask = 0;  // in network byte order
       int metric = 0;
-      if (fields.size() < 8 || fields[1] != "00000000" || fields[7] != "00000000" || !parse_number(fields[6], metric))
+      if (fields.size() < 8 || !parse_number(fields[1], to, 16) || !parse_number(fields[7], mask, 16) ||
+          !parse_number(fields[6], metric))
         continue;
-      if (best.empty() || metric < lowest) best = fields[0], lowest = metric;
+      const auto net = std::ranges::find(system_.net_devices, fields[0], &NetDevice::name);
+      if (net == system_.net_devices.end()) continue;
+      char text[INET_ADDRSTRLEN];
+      net->routes.push_back(inet_ntop(AF_INET, &to, text, sizeof text) + ("/" + std::to_string(std::popcount(mask))));
+      if (!to && !mask && (!by_default || metric < lowest)) by_default = &*net, lowest = metric;
     }
-    return best;
+    if (by_default) by_default->has_default_route = true;
   }
 
   std::optional<int> vlan(const std::string& name, const fs::path& folder) {
@@ -351,6 +361,13 @@ std::string Gid::text() const {
 const NetDevice* System::find_net_device(const std::string& name) const {
   const auto found = std::ranges::find(net_devices, name, &NetDevice::name);
   return found == net_devices.end() ? nullptr : &*found;
+}
+
+bool System::may_have_rdma() const {
+  return is_incomplete || std::ranges::any_of(devices, [](const Device& device) {
+           return std::ranges::any_of(device.ports,
+                                      [](const Port& port) { return port.is_active() || port.state.empty(); });
+         });
 }
 
 System read_system(const fs::path& root) {

@@ -66,6 +66,7 @@ struct NetDevice {
   std::optional<int> vlan = {};             // its number; 0: unknown
   bool is_virtual = false;                  // no hardware below it: lo, a bridge, a veth
   std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
+  std::vector<std::string> routes = {};     // IPv4 networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
 };
 
 struct Gpu {
@@ -79,7 +80,9 @@ struct System {
   std::vector<NetDevice> net_devices;
   std::vector<Gpu> gpus;
   std::vector<std::string> problems;  // one line per file that could not be understood: "PATH: why"
+  bool is_incomplete = false;         // a folder below class/infiniband cannot be read
 
+  bool may_have_rdma() const;  // a port is ACTIVE, or sysfs does not show whether one is
   const NetDevice* find_net_device(const std::string& name) const;  // null: no such net device
 };
 

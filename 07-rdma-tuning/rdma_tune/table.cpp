@@ -44,17 +44,6 @@ std::string nearest_gpus(const System& system, const Device& device) {
   return names.empty() ? "-" : multinode::join(names, ",") + how[least];
 }
 
-// "192.168.77.0/24", or "" where the prefix of the interface is not known.
-std::string network_of(const NetDevice& net, const Gid& gid) {
-  for (const std::string& address : net.addresses)
-    if (address.starts_with(gid.text() + "/")) {
-      Subnet subnet = Subnet::parse(address);
-      subnet.clear_host_bits();
-      return subnet.text();
-    }
-  return "";
-}
-
 // What NCCL does with a port; null: nothing.
 std::string text_of(const NcclGid* gid, const Port& port) {
   if (!gid) return "not used";
@@ -68,7 +57,7 @@ std::string text_of(const NcclGid* gid, const Port& port) {
 void print_tables(std::ostream& out, const System& system, const Choice& choice, NcclVersion version,
                   const multinode::Environment& variables) {
   if (system.devices.empty()) {
-    out << "no RDMA device in " << (system.root / "class/infiniband").string() << '\n';
+    if (!system.is_incomplete) out << "no RDMA device in " << (system.root / "class/infiniband").string() << '\n';
     return;
   }
   Table devices({"device", "firmware", "board", "PCI", "NUMA node", "nearest GPUs", "net devices", "kind"});
@@ -106,6 +95,11 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
     }
   gids.print(out);
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
+  for (const PortChoice& port : choice.ports)
+    if (port.usable && may_hide_gids(port))
+      out << "note: " << port.name() << ": empty slots before GID " << port.chosen
+          << ". In a pod, sysfs hides others' GIDs there, at which NCCL 2.21 to 2.26.1 fails without settings: use "
+             "rdma_tune exec\n";
   if (where_nccl_differs(system, choice, version, variables).empty()) return;
   const std::string guilty = conflicting_variables(system, choice, version, variables);
   out << "warning: "
@@ -132,8 +126,9 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
              {"reason", port.reason},
              {"gid_index", port.chosen}};
     if (const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index); gid != port.port->gids.end()) {
-      row.update({{"gid", gid->text()}, {"net_device", gid->net_device}});
-      if (const NetDevice* const net = system.find_net_device(gid->net_device)) row["network"] = network_of(*net, *gid);
+      row.update({{"gid", gid->text()}, {"net_device", gid->net_device}, {"network", port.network}});
+      const NetDevice* const net = system.find_net_device(gid->net_device);
+      row["routes"] = net ? net->routes : std::vector<std::string>{};
     }
     result["ports"].push_back(row);
   }
@@ -148,7 +143,8 @@ int run_table(int argc, const char* const* argv) {
   NcclVersion version;
   po::options_description known(
       "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, verify, check, compare");
-  known.add_options()("nccl", nccl_version(version), "version of NCCL (default: 2.28)");
+  const auto set_version = [&](const std::string& text) { version = parse_nccl_version(text); };
+  known.add_options()("nccl", po::value<std::string>()->notifier(set_version), "version of NCCL (default: 2.28)");
   known.add(wanted_options(wanted)).add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const System system = read_system(sysfs);
@@ -157,7 +153,7 @@ int run_table(int argc, const char* const* argv) {
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
   print_tables(std::cout, system, choice, version, with_nccl_files(multinode::current_environment(), sysfs, version));
   json_lines.write(to_json(system, choice, version));
-  return multinode::exit_right;
+  return system.is_incomplete ? multinode::exit_untestable : multinode::exit_right;
 }
 
 }  // namespace rdma

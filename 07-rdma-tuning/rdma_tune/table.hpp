@@ -20,8 +20,8 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
 //   rdma       true if a port is usable
 //   ports      [{device, port, link_layer: "Ethernet"|"InfiniBand"|"", state, rate, gbit_per_second,
 //                mtu: of RDMA, in bytes, or null, usable, reason: why not, gid_index: -1: none, gid: its address,
-//                net_device: of that GID,
-//                network: "192.168.77.0/24" where the prefix of that interface is known, else ""}]
+//                net_device: of that GID, network: "192.168.77.0/24", assumed where sysfs and routes lack the prefix,
+//                routes: the networks to which that interface leads}]
 //   exports    [{name, value}], for NCCL of `version` and UCX, or for sockets
 //   warnings, problems  [line]
 nlohmann::json to_json(const System& system, const Choice& choice, NcclVersion version = {});

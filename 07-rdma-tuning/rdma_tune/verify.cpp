@@ -22,12 +22,15 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <thread>
 #include <utility>
 
 namespace rdma {
 
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
@@ -125,7 +128,6 @@ std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const
     Moved moved{.name = now.name, .device = now.name, .source = "statistics/tx_bytes, rx_bytes"};
     moved.sent = interval.moved(first->sent_bytes, then->sent_bytes, now.sent_bytes, moved);
     moved.received = interval.moved(first->received_bytes, then->received_bytes, now.received_bytes, moved);
-    if (now.name == "lo") moved.received = 0;  // each byte is counted both ways
     result.push_back(std::move(moved));
   }
   return result;
@@ -204,7 +206,8 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
     rest.received = received[i];
     if (!interval.stands_out(rest, least_net_bytes)) continue;
     result.tcp_bytes += rest.sum();
-    over_net.push_back(rest.name + " " + amount_text(rest));
+    const bool is_download = rest.received > 20 * rest.sent;  // ranks that exchange data send as much
+    over_net.push_back(rest.name + " " + amount_text(rest) + (is_download ? " (received only: a download?)" : ""));
   }
 
   const std::string rdma_text = "RDMA: " + join(carried), net_text = "network interfaces: " + join(over_net);
@@ -247,25 +250,6 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
 
 namespace {
 
-// Runs the command to its end and returns its status as a shell says it. Its input and output are the caller's.
-int run_command(const std::vector<std::string>& command, const Signals& signals) {
-  // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
-  // processes behind. On a terminal it has to stay in this group, to read from it.
-  multinode::ChildProcess process({.arguments = command,
-                                   .own_group = !::isatty(STDIN_FILENO),
-                                   .when_parent_dies = SIGTERM,
-                                   .mask = signals.before()});
-  process.leave_group_alone();
-  while (!process.poll()) {
-    pollfd polled{signals.descriptor(), POLLIN, 0};
-    if (::poll(&polled, 1, -1) < 0 && errno != EINTR) check_errno(-1, "poll");
-    while (const auto info = signals.next())
-      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-      if (info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL) process.signal(static_cast<int>(info->ssi_signo));
-  }
-  return process.ending()->as_exit_status();
-}
-
 void print(std::ostream& out, const Assessment& assessment, const std::vector<std::string>& problems) {
   multinode::Table table({"device", "kind", "sent", "received", "unit", "idle/s", "counted by"});
   int rows = 0;
@@ -285,6 +269,74 @@ void print(std::ostream& out, const Assessment& assessment, const std::vector<st
   if (rows) table.print(out);
   for (const std::string& line : problems) out << "problem: " << line << '\n';
   out << std::flush;
+}
+
+using Duration = std::chrono::duration<double>;
+
+// Reads the counters now and then, prints the rates between two readings, and the verdict once.
+class Observer {
+ public:
+  Observer(fs::path sysfs, Counters idle, Counters before, std::optional<Duration> limit)
+      : sysfs_(std::move(sysfs)), idle_(std::move(idle)), before_(std::move(before)), last_(before_), limit_(limit) {}
+
+  // How long until look() has something to do.
+  std::chrono::milliseconds left() const {
+    const auto now = std::chrono::steady_clock::now();
+    const Duration until = last_.when + every() - now;
+    return std::chrono::milliseconds(std::max<std::int64_t>(0, std::llround(until.count() * 1000)));
+  }
+
+  void look() {
+    if (assessment || left() > 0ms) return;
+    Counters now = read_counters(sysfs_);
+    const Assessment since = assess(idle_, last_, now);
+    const double seconds = Duration(now.when - last_.when).count();
+    std::cerr << fmt::format("rdma_tune verify: after {:.0f} s: RDMA {}/s, network interfaces {}/s\n",
+                             Duration(now.when - before_.when).count(), bytes_text(since.rdma_bytes / seconds),
+                             bytes_text(since.tcp_bytes / seconds));
+    last_ = std::move(now);
+    if (limit_ && last_.when - before_.when >= *limit_) judge();
+  }
+
+  void judge() {
+    // hw_counters are served from a cache for as long as their `lifespan`.
+    std::this_thread::sleep_for(before_.delay);
+    last_ = read_counters(sysfs_);
+    assessment = assess(idle_, before_, last_);
+    print(std::cerr, *assessment, last_.problems);
+  }
+
+  std::optional<Assessment> assessment;
+  const Counters& last() const { return last_; }
+  double seconds() const { return Duration(last_.when - before_.when).count(); }
+
+ private:
+  // Ten times within the limit, else every 10 s.
+  Duration every() const { return assessment ? Duration(3600) : limit_ ? *limit_ / 10 : Duration(10); }
+
+  fs::path sysfs_;
+  Counters idle_, before_, last_;
+  std::optional<Duration> limit_;
+};
+
+// Runs the command to its end and returns its status as a shell says it. Its input and output are the caller's.
+int run_command(const std::vector<std::string>& command, const Signals& signals, Observer& observer) {
+  // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
+  // processes behind. On a terminal it has to stay in this group, to read from it.
+  multinode::ChildProcess process({.arguments = command,
+                                   .own_group = !::isatty(STDIN_FILENO),
+                                   .when_parent_dies = SIGTERM,
+                                   .mask = signals.before()});
+  process.leave_group_alone();
+  while (!process.poll()) {
+    pollfd polled{signals.descriptor(), POLLIN, 0};
+    if (::poll(&polled, 1, static_cast<int>(observer.left().count())) < 0 && errno != EINTR) check_errno(-1, "poll");
+    observer.look();
+    while (const auto info = signals.next())
+      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
+      if (info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL) process.signal(static_cast<int>(info->ssi_signo));
+  }
+  return process.ending()->as_exit_status();
 }
 
 nlohmann::json json_of(const std::vector<Moved>& all) {
@@ -308,30 +360,40 @@ int run_verify(int argc, const char* const* argv) {
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
   std::string sysfs = "/sys", json_file, require;
   double baseline = 1;
+  std::optional<Duration> limit;
+  const auto set_limit = [&](std::string text) {
+    if (text.ends_with('s')) text.pop_back();
+    const auto seconds = multinode::number_of<double>(text);
+    multinode::require_range("--for", seconds.value_or(0), 0.1, 86'400.0);
+    limit = Duration(*seconds);
+  };
   po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
   known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
+      "for", po::value<std::string>()->notifier(set_limit),
+      "judge after this time, as 10s; without a command: judge what runs on this machine")(
       "baseline", po::value(&baseline)->default_value(1, "1"),
-      "seconds to watch the idle machine first; its own traffic is subtracted");
+      "seconds to watch the idle machine first; its own traffic is subtracted. Without a command: 0");
   known.add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (!require.empty() && require != "rdma" && require != "tcp")
     throw UsageError("--require must be rdma or tcp, not '" + require + "'");
   multinode::require_range("--baseline", baseline, 0.0, 3600.0);
-  if (dashes == end || dashes + 1 == end)
-    throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
-  const std::vector<std::string> command(dashes + 1, end);
+  const std::vector<std::string> command(std::min(dashes + 1, end), end);
+  if (command.empty() && (!limit || dashes != end))
+    throw UsageError(
+        "verify needs a command, after --: rdma_tune verify -- mpirun ...; or --for 10s, to judge what runs");
   multinode::JsonLines json(json_file);
 
   const Counters idle = read_counters(sysfs);
   Counters before = idle;
-  if (baseline > 0) {
+  if (baseline > 0 && !command.empty()) {
     // A counter that is fetched once a second says nothing of a shorter time.
-    std::this_thread::sleep_for(
-        std::max<std::chrono::duration<double>>(std::chrono::duration<double>(baseline), idle.delay));
+    std::this_thread::sleep_for(std::max<Duration>(Duration(baseline), idle.delay));
     before = read_counters(sysfs);
   }
 
   int status = 0;
+  Observer observer(sysfs, idle, before, limit);
   {
     // What comes for this process goes to the command.
     const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
@@ -340,27 +402,28 @@ int run_verify(int argc, const char* const* argv) {
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
     try {
-      status = run_command(command, signals);
+      if (!command.empty()) status = run_command(command, signals, observer);
     } catch (const multinode::StartError& e) {
       std::cerr << "rdma_tune verify: cannot run " + command.front() + ": " + std::strerror(e.error) + "\n";
       return e.status;
     }
-    // hw_counters are served from a cache for as long as their `lifespan`.
-    std::this_thread::sleep_for(before.delay);
   }
-  const Counters after = read_counters(sysfs);
-  const Assessment assessment = assess(idle, before, after);
-  print(std::cerr, assessment, after.problems);
+  while (command.empty() && !observer.assessment) {
+    std::this_thread::sleep_for(observer.left());
+    observer.look();
+  }
+  if (!observer.assessment) observer.judge();
+  const Assessment& assessment = *observer.assessment;
   json.write({{"verdict", text_of(assessment.verdict)},
               {"reasons", assessment.reasons},
               {"rdma", json_of(assessment.rdma)},
               {"net", json_of(assessment.net)},
               {"rdma_bytes", assessment.rdma_bytes},
               {"tcp_bytes", assessment.tcp_bytes},
-              {"seconds", std::chrono::duration<double>(after.when - before.when).count()},
-              {"command", command.front()},
+              {"seconds", observer.seconds()},
+              {"command", command.empty() ? "" : command.front()},
               {"status", status},
-              {"problems", after.problems}});
+              {"problems", observer.last().problems}});
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";

@@ -37,9 +37,9 @@ struct Chosen {
     return all;
   }
   // "NAME=value ...", without the variables whose values are always the same.
-  std::string exports(rdma::NcclVersion nccl = {2, 28}, bool by_index = false) const {
+  std::string exports(rdma::NcclVersion nccl = {2, 28}) const {
     std::string all;
-    for (const Export& one : rdma::exports(system, choice, nccl, by_index))
+    for (const Export& one : rdma::exports(system, choice, nccl))
       if (one.name != "NCCL_SOCKET_NTHREADS" && one.name != "NCCL_NSOCKS_PERTHREAD")
         all += (all.empty() ? "" : " ") + one.name + "=" + one.value;
     return all;
@@ -51,8 +51,9 @@ Wanted on(const std::string& subnet) { return {.subnet = Subnet::parse(subnet)};
 const std::string link_local_on_rail1 = "addresses mlx5_1 rail1 2 169.254.1.9";
 
 TEST(Choice, OfEachTree) {
-  const std::string soft = "UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n",
-                    sockets = "NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0",
+  const std::string soft =
+                        "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n",
+                    sockets = "NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0",
                     rule = "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=",
                     of_8 = "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1";
   // The RDMA device is seen from a namespace that its network interface is not in.
@@ -60,6 +61,14 @@ TEST(Choice, OfEachTree) {
       "L /sys/class/infiniband/rxe_bond_0 -> ../../devices/virtual/infiniband/rxe_bond_0\n"
       "F 444 /sys/class/net/lo/flags = 0x9\\n\nF 444 /sys/class/net/lo/type = 772\\n\n"
       "F 644 /sys/class/net/bonding_masters = bond0\\n";
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1", mlx5_1 = "/sys/class/infiniband/mlx5_1/ports/1";
+  const std::string no_address = "Z " + port + " 16\naddresses mlx5_0 rail0 0 fe80::ba3f:d2ff:fe12:3456 169.254.7.9",
+                    hidden_slots = "F 444 " + port + "/gids/0 = 0000:0000:0000:0000:0000:0000:0000:0000\n",
+                    rate = " Gb/sec (4X EDR)\n", roce = "card pci0000:5a/0000:5a:00.0/0000:5b:00.",
+                    beside_roce = "F 444 " + port + "/rate = 100" + rate + "F 444 " + mlx5_1 + "/state = 4: ACTIVE\n" +
+                                  "F 444 " + mlx5_1 + "/rate = 0" + rate + roce + "0 0 roce0 Ethernet eth2 8 25" +
+                                  rate + "addresses roce0 eth2 0 10.2.0.5\n" + roce + "1 0 roce1 Ethernet eth3 8 100" +
+                                  rate + "addresses roce1 eth3 0 10.3.0.5";
   const struct {
     std::string tree;
     std::vector<std::string> lines;  // of Chosen::text()
@@ -80,66 +89,97 @@ TEST(Choice, OfEachTree) {
       {"s4-vlan", {"rxe0 4: chosen"}, "", on("192.168.100.0/24")},
       {"s5-multi",
        {"warning: rxe0 port 1 is slower than others (2.5 Gb/sec"},
-       "UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
+       "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
       {"s6-down", {"rxe1 0: link-local (fe80)\n", "rxe1 1: port is DOWN\n", "rxe2: port is DOWN\n"}, soft},
-      {"s7-bond", {}, "UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
+      {"s7-bond",
+       {},
+       "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
       {"s8-netns-shared",
        {"rxe_bond_0 0: link-local (fe80)\n", "rxe_bond_0 1: of another network namespace: no bond0 here\n"},
-       "NCCL_IB_DISABLE=1",
+       "",  // the port is ACTIVE: NCCL may find what sysfs hides
        {},
        shared_mode},
       {"pod-vf",
        {"mlx5_4 2: of another network namespace? cannot read its type: Is a directory\n", "mlx5_4 7: chosen"},
-       rule + "10.244.3.0/24 UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7"},
+       "NCCL_IB_GID_INDEX=7 UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7"},
       {"mlx5-pairs", {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "mlx5_0 5: IPv6\n"}, ""},
       {"mlx5-pairs", {"mlx5_0 5: chosen"}, "", {.family = Family::ipv6}},
       {"mlx5-pairs",
        {"mlx5_0: neither InfiniBand nor RoCE: node type RNIC\n"},
-       sockets,
+       "",
        {},
        "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n"},
-      {"bond-12", {}, "UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15"},
+      {"bond-12", {}, "NCCL_IB_GID_INDEX=15 UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15"},
       {"ipv4-link-local",
        {"mlx5_0 3: link-local (169.254)\n", "mlx5_0 5: chosen"},
-       rule + "10.1.0.0/24 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
+       "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
       {"ipv6-only",  // NCCL looks for IPv4 unless a variable asks for IPv6
-       {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen"},
-       "NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ROCE_VERSION_NUM=2 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
+       {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"},
+       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
       {"ipv6-only",
        {"mlx5_0 3: IPv6\n", "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n"},
-       sockets,
+       "",
        {.family = Family::ipv4}},
       {"ports-down",
-       {"mlx5_0 3: port is DOWN\n", "mlx5_2 3: port is INIT\n"},
-       "UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3"},
+       {"mlx5_0 3: port is DOWN\n", "mlx5_2 3: port is INIT\n",
+        "warning: mlx5_2 port 1 is left out, INIT: has no subnet manager configured it?\n"},
+       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3"},
       {"vlan",
-       {"mlx5_0 5: VLAN 200\n",
-        "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--subnet with its network takes "
-        "it)\n"},
-       sockets},
+       {"mlx5_0 5: chosen", "warning: the addresses of a VLAN are used, as there is no other IPv4 address\n"},
+       "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
+      {"vlan", {"mlx5_0: port is DOWN\n"}, sockets, {}, "F 444 /sys/class/infiniband/mlx5_0/ports/1/state = 1: DOWN"},
+      // 169.254 is all that netplan's `link-local: [ ipv4 ]` gives: NCCL takes it by itself, and so does rdma_tune.
+      {"ipv4-link-local",
+       {"mlx5_0 3: chosen",
+        "warning: link-local addresses (169.254) are used, as there are no others: no router forwards them\n"},
+       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3",
+       {},
+       no_address},
+      {"ipv4-link-local",
+       {"mlx5_0 3: chosen"},
+       "NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1 "
+       "UCX_IB_GID_INDEX=3",
+       on("169.254.0.0/16")},
       {"infiniband", {"mlx5_0 0: InfiniBand needs none\n"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
       {"infiniband-and-roce",
-       {"mlx5_4 3: RoCE beside InfiniBand, which has more bandwidth; see --device\n"},
+       {"mlx5_4 3: RoCE beside InfiniBand, which is as fast as any network of it; see --device\n",
+        "warning: left out: mlx5_4 port 1 (100 Gb/sec (4X EDR)), mlx5_9 port 1 (100 Gb/sec (4X EDR)), RoCE beside"},
        "NCCL_IB_HCA==" + of_8 + " UCX_NET_DEVICES=" + of_8},
+      // 100 Gbit/s of InfiniBand beside two networks of RoCE, 25 and 100: no sum over networks.
+      {"infiniband",
+       {"mlx5_0: usable\n"},
+       "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
+       {},
+       beside_roce},
       {"infiniband-and-roce",
        {"mlx5_0: not asked for\n"},
-       "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3",
+       "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3",
        {.devices = {"mlx5_4", "mlx5_9"}}},
-      {"two-indices", {"mlx5_0 3: chosen", "mlx5_1 5: chosen"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
+      {"two-indices",
+       {"mlx5_0 3: chosen", "mlx5_1 5: chosen",
+        "warning: 2 networks fit, and all are taken: 10.1.0.0/24 (mlx5_0), 10.1.1.0/24 (mlx5_1); if they cannot reach "
+        "each other, choose one: --subnet 10.1.0.0/24\n"},
+       "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
       {"two-indices",  // without a range, NCCL takes 169.254.1.9, which comes first
        {"mlx5_1 5: chosen"},
        rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
        {},
        link_local_on_rail1},
-      {"two-indices", {}, rule + "10.1.0.0/16 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", on("10.1.0.0/16")},
+      {"two-indices",
+       {},
+       rule + "10.1.0.0/16 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
+       on("10.1.0.0/16")},
+      {"two-indices", {}, rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {}, hidden_slots},
       {"eight-hcas",
        {},
-       "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 UCX_IB_GID_INDEX=3"},
+       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 "
+       "UCX_IB_GID_INDEX=3"},
       {"unreadable",
        {"mlx5_0 0: link-local (fe80)\nmlx5_0 2: RoCE v1\nmlx5_0 3: chosen", "mlx5_1: port state not known\n",
         "mlx5_2: link layer not known\n"},
-       "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
+       "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
       {"no-device", {}, sockets},
+      {"unreadable", {}, "", {}, "X /sys/class/infiniband\nL /sys/class/infiniband -> infiniband"},  // could not look
       {"efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, ""},
   };
   for (const auto& [tree, lines, exports, wanted, more] : cases) {
@@ -150,15 +190,11 @@ TEST(Choice, OfEachTree) {
   }
 }
 
-// The rule stays right when an index moves. NCCL before 2.21 has no rule and takes one index for all ports.
-TEST(Choice, AnIndexOnlyOnRequestOrWithoutARule) {
-  const Chosen one("ipv4-link-local"), two("two-indices");
-  const std::string by_index = "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5";
-  EXPECT_EQ(one.exports({2, 20}), by_index);
-  EXPECT_EQ(one.exports({2, 28}, true), by_index);
-  // NCCL 2.25 fails at a slot of the same network that it cannot read: no range avoids that slot.
-  const std::string slot = "G /sys/class/infiniband/mlx5_0/ports/1 3 10.1.0.6 ! !";
-  EXPECT_EQ(Chosen("ipv4-link-local", {}, slot).exports({2, 25}), by_index);
+// NCCL before 2.21 has no rule and takes one index for all ports.
+TEST(Choice, AnIndexWhereThePortsShareOne) {
+  const Chosen two("two-indices");
+  EXPECT_EQ(Chosen("ipv4-link-local").exports({2, 20}),
+            "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
   EXPECT_EQ(two.exports({2, 20}),
             "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
   EXPECT_SAYS(rdma::exports(two.system, two.choice, {2, 20}).at(0).remark, "without mlx5_1");

@@ -84,6 +84,28 @@ TEST_F(Compare, AnotherIndexOrNameOfADeviceIsNormal) {
   EXPECT_SAYS(result.out, "GID indices differ, which is normal: start the processes with rdma_tune exec");
 }
 
+TEST_F(Compare, NetworksThatCannotMeet) {
+  const auto on = [](const std::string& name, const std::string& address, const std::string& route = "") {
+    json one = node(name);
+    one["ports"][0].update({{"gid", address}, {"network", address + "/24"}, {"routes", json::array()}});
+    if (!route.empty()) one["ports"][0]["routes"].push_back(route);
+    return one;
+  };
+  EXPECT_EQ(compare({on("n0", "192.168.100.1"), on("n1", "192.168.100.2")}).status, 0);
+  const Result apart = compare({on("n0", "192.168.100.1"), on("n1", "192.168.200.2")});
+  EXPECT_EQ(apart.status, 1);
+  EXPECT_SAYS(apart.out, "nodes in different networks reach each other only through a router");
+  // Where a route of the RDMA interface leads to the other network, as in a routed fabric.
+  EXPECT_EQ(compare({on("n0", "10.1.0.1", "10.0.0.0/8"), on("n1", "10.2.0.1", "10.0.0.0/8")}).status, 0);
+}
+
+TEST_F(Compare, NodesWithoutRdma) {
+  const std::string none = "X /sys/class/infiniband/mlx5_0";
+  const Result result = compare({node("n0", none), node("n1", none)});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.out, "nothing to compare: none of 2 nodes has an RDMA port to use\n");
+}
+
 TEST_F(Compare, WithoutAMajorityNoNodeIsOdd) {
   for (const auto& nodes :
        {std::vector{node("n0"), node("n1", slow)}, {node("n0"), node("n1", slow), node("n2"), node("n3", slow)}}) {
@@ -138,7 +160,7 @@ TEST_F(Compare, CollectsTheNodesOverALauncher) {
   EXPECT_EQ(differ.status, 1) << differ.all();
   EXPECT_SAYS(differ.out, "25 Gb/sec (1X EDR)");
   EXPECT_SAYS(differ.out, ", rank 1");
-  EXPECT_SAYS(differ.out, "1 of 4 things differ, 2 nodes\n");  // ranks 0 and 2 are the same node
+  EXPECT_SAYS(differ.out, "1 of 5 things differ, 2 nodes\n");  // ranks 0 and 2 are the same node
 
   const Result same = run(under_mpirun(3, {"sh", "-c", ranks + "/0/sys"}));
   EXPECT_EQ(same.status, 2) << same.all();

@@ -100,6 +100,7 @@ TEST(Diagnosis, EachFault) {
   const std::string driver = "F 444 /proc/driver/nvidia/version = NVRM version: NVIDIA UNIX ",
                     open_module = driver + "Open Kernel Module for x86_64  570.1\n",
                     kernel = "F 444 /proc/sys/kernel/osrelease = ",
+                    second_card = "card pci0000:5a/0000:5a:00.0/0000:5b:00.0 0 mlx5_1 InfiniBand ib1 1 100 Gb/sec\n",
                     capabilities = "F 444 /proc/self/status = CapEff:\\t";
   const struct {
     const char* what;
@@ -117,10 +118,17 @@ TEST(Diagnosis, EachFault) {
       {"uverbs0", Severity::bad, "Is a directory", "", "X /dev/infiniband/uverbs0\nD /dev/infiniband/uverbs0"},
       {"uverbs", Severity::bad, "no entry", "modprobe ib_uverbs", "X /sys/class/infiniband_verbs"},
       {"ports", Severity::bad, "mlx5_0:1 DOWN", "", port + "state = 1: DOWN"},
+      {"link without", Severity::bad, "mlx5_0:1 INIT", "sminfo", port + "state = 2: INIT"},
+      {"ports", Severity::note, "mlx5_1:1 DOWN", "",
+       second_card + "F 444 /sys/class/infiniband/mlx5_1/ports/1/state = 1: DOWN"},
       {"namespace", Severity::bad, "exclusive mode", "rdma dev set mlx5_0 netns",
        "F 444 /sys/module/ib_core/parameters/netns_mode = N\nX /sys/class/net/rail0"},
       {"GPUDirect", Severity::warning, "not NVIDIA's open kernel module", "modprobe nvidia_peermem",
        driver + "x86_64 Kernel Module  550.54\n" + kernel + "6.1.0-56-amd64"},
+      {"GPUDirect", Severity::fine, "a GB10 (DGX Spark) has none", "",
+       "F 444 /sys/class/infiniband/mlx5_0/board_id = NVD0000000087"},
+      {"GPUDirect", Severity::fine, "a GB10 (DGX Spark) has none", "",
+       "F 444 /proc/driver/nvidia/gpus/0000:3c:00.0/information = Model: NVIDIA GB10\\n"},
       {"GPUDirect", Severity::fine, "dma-buf", "", open_module + kernel + "6.1.0-56-amd64"},
       {"GPUDirect", Severity::warning, "before 5.12", "", open_module + kernel + "5.4.0-100-generic"},
       {"GPUDirect", Severity::fine, "nvidia_peermem is loaded", "", "D /sys/module/nvidia_peermem"},
@@ -137,6 +145,8 @@ TEST(Diagnosis, EachFault) {
       {"congestion", Severity::note, "np_cnp_sent 77", "", port + "hw_counters/np_cnp_sent = 77"},
       {"errors", Severity::warning, "port_rcv_errors 3, rail0 rx_crc_errors 9", "mlxlink",
        port + "counters/port_rcv_errors = 3\n" + rail0 + "statistics/rx_crc_errors = 9"},
+      {"errors", Severity::warning, "link_downed 255 (saturated), port_xmit_discards 7", "perfquery -R",
+       port + "counters/link_downed = 255\n" + port + "counters/port_xmit_discards = 7"},
       {"errors", Severity::warning, "rail0 rx_crc_errors 9", "",
        port + "counters/port_rcv_errors = a few\n" + rail0 + "statistics/rx_crc_errors = 9"},
   };
@@ -177,7 +187,7 @@ TEST(Diagnosis, StatusSaysWhetherSomethingIsBad) {
   EXPECT_EQ(json["bad"], 1);
   EXPECT_EQ(std::ranges::count_if(json["findings"], [](const auto& one) { return one["severity"] == "BAD"; }), 1);
   const Result nothing = run_check(Machine("X /sys/class/infiniband\nX /dev/infiniband"));
-  EXPECT_EQ(nothing.status, 0);
+  EXPECT_EQ(nothing.status, 3);
   EXPECT_SAYS(nothing.out, "nothing to check");
 }
 

@@ -136,6 +136,8 @@ TEST(GidAnswers, WhetherNcclUsesRdmaAtAll) {
 TEST(NcclVersion, ParsedAndCompared) {
   EXPECT_EQ(parse_nccl_version("2.26.2").text(), "2.26.2");
   EXPECT_EQ(parse_nccl_version("2.26").text(), "2.26");
+  for (const char* text : {"2.28.3+cuda13.0", "2.28.3-1+cuda13.0"})
+    EXPECT_EQ(parse_nccl_version(text).text(), "2.28.3");
   EXPECT_LT(parse_nccl_version("2.26.1"), (NcclVersion{2, 26, 2}));
   EXPECT_GE(parse_nccl_version("2.26"), (NcclVersion{2, 26, 2}));
   EXPECT_GT(parse_nccl_version("3.0"), (NcclVersion{2, 26, 2}));

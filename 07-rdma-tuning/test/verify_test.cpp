@@ -173,8 +173,6 @@ TEST(Assess, CountersThatSayNothing) {
   EXPECT_SAYS(all(both.assess().reasons), "siw0:1: no counters");
 }
 
-TEST(Assess, LoopbackIsCountedOnce) { EXPECT_EQ(Readings().net("lo", 0, 40 * mega).assess().tcp_bytes, 20e6); }
-
 // -- sysfs ------------------------------------------------------------------------------------------------------------
 
 // Lines of a tree.
@@ -247,7 +245,7 @@ F 444 /sys/class/infiniband/rxe0/parent = bond0
   tree.add(port("rxe0", "hw_counters/sent_pkts", "hw_counters/rcvd_pkts"));
   for (const char* name : {"lo", "eth0", "eth1", "bond0", "eth0.100", "docker0", "veth1"}) tree.add(net(name));
   const Counters counters = rdma::read_counters(tree.sys());
-  EXPECT_EQ(multinode::join(counters.net_devices, " ", &NetCount::name), "eth0 eth1 lo");
+  EXPECT_EQ(multinode::join(counters.net_devices, " ", &NetCount::name), "eth0 eth1");
   EXPECT_EQ(counters.ports[0].net_devices, std::vector<std::string>{"eth1"}) << "bond0's bytes are eth1's";
   EXPECT_TRUE(counters.ports[0].software);
 }
@@ -294,6 +292,33 @@ TEST(VerifyProgram, TheRequirementDecides) {
   EXPECT_EQ(verify(tree, {}, set(tx, 200'000'000)).status, 0) << "nothing was required";
   EXPECT_EQ(verify(tree, {"--require", "tcp"}, set(tx, 300'000'000)).status, 0);
   EXPECT_EQ(verify(tree, {"--require", "rdma"}, "true").status, 1);
+  // As in the README, around exec, whose node has no usable port.
+  const Result nested =
+      verify(tree, {"--require", "rdma"},
+             std::string(PATH_rdma_tune) + " exec --sysfs . -- sh -c '" + set(sent, 200'000'000) + "'");
+  EXPECT_EQ(nested.status, 0) << nested.err;
+  const Result download = verify(tree, {}, set("class/net/eth0/statistics/rx_bytes", 200'000'000));
+  EXPECT_SAYS(download.err, "eth0 200 MB (received only: a download?)");
+}
+
+// A server that never ends: the verdict comes while it runs.
+TEST(VerifyProgram, JudgesAfterATime) {
+  const Tree tree(mlx5_node);
+  multinode::testing::Process process({PATH_rdma_tune, "verify", "--sysfs", tree.sys().string(), "--baseline", "0",
+                                       "--for", "2s", "--", "sh", "-c",
+                                       "cd " + tree.sys().string() + "; " + set(sent, 100'000'000) +
+                                           "trap 'exit 9' TERM; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(process.wait_for("rdma_tune verify: rdma\n"));
+  process.signal(SIGTERM);
+  const Result result = process.wait();
+  EXPECT_EQ(result.status, 9);
+  EXPECT_EQ(multinode::testing::occurrences(result.err, "verify: rdma\n"), 1U);
+  EXPECT_GE(multinode::testing::occurrences(result.err, " s: RDMA "), 1U) << result.err;
+  // Without a command it is what runs on the machine, here nothing.
+  const Result idle = multinode::testing::run(
+      {PATH_rdma_tune, "verify", "--sysfs", tree.sys().string(), "--for", "0.2s", "--require", "rdma"});
+  EXPECT_EQ(idle.status, 1) << idle.err;
+  EXPECT_SAYS(idle.err, "rdma_tune verify: no traffic\n");
 }
 
 // A driver's cache is as old as `lifespan`: what the command sent last shows up that much later.

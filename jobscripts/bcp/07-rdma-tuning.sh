@@ -9,8 +9,8 @@ source "$(dirname "$0")/job.sh" # it has lines to change, too
 : "${OPTIONS:=-b 8 -e 64M -f 8}" # all_reduce_perf --help lists them
 rdma_tune=$BUILD/07-rdma-tuning/rdma_tune
 "${bcprun[@]}" -p 1 -c "$rdma_tune --json $LOGS/replica-\$NGC_ARRAY_INDEX.json"
-"${bcprun[@]}" -p 1 -c "$rdma_tune check"
-"$rdma_tune" compare "$LOGS"/replica-*.json
+"${bcprun[@]}" -p 1 -c "$rdma_tune check" || (($? == 3)) # 3: no RDMA here
+"$rdma_tune" compare "$LOGS"/replica-*.json || (($? == 3))
 : "${REQUIRE:=}" # rdma: the job fails unless this replica's traffic used RDMA
 # verify reads the counters of this replica; exec gives each replica its own settings.
 "$rdma_tune" verify ${REQUIRE:+--require "$REQUIRE"} -- "${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "$rdma_tune exec -- \
