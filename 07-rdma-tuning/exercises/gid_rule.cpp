@@ -1,5 +1,5 @@
-// Exercise: a better rule than the tutorial's two greps. Skip addresses that are valid on one cable only, and take IPv6
-// on a fabric without IPv4.
+// Exercise: a better rule than the tutorial's two greps. Skip addresses that are valid on one cable only where there
+// are others, and take IPv6 on a fabric without IPv4.
 //
 //   g++ -std=c++20 -O2 gid_rule.cpp -o gid_rule
 //   ./gid_rule
@@ -17,7 +17,7 @@ struct Gid {
 
 // The index of the GID to use, or -1.
 int choose(const std::vector<Gid>& table) {
-  // TODO (exercise): 169.254.0.0/16 (ffff:a9fe:...) and fe80 are link-local. Without a usable IPv4 address take IPv6.
+  // TODO (exercise): 169.254.0.0/16 (ffff:a9fe:...) and fe80 are link-local. Take IPv6 before 169.254, and never fe80.
   for (std::size_t i = 0; i < table.size(); ++i)
     if (table[i].type == "RoCE v2" && table[i].address.starts_with("0000:0000:0000:0000:0000:ffff:"))
       return static_cast<int>(i);
@@ -37,7 +37,7 @@ int main() {
   } cases[] = {{"IPv4 and IPv6", {local, ipv6, ipv4_v1, ipv4}, 3},
                {"DHCP failed first", {local, dhcp_failed, ipv4_v1, ipv4}, 3},
                {"IPv6 only", {local, ipv6}, 1},
-               {"nothing but link-local", {local, dhcp_failed}, -1}};
+               {"nothing but link-local", {local, dhcp_failed}, 1}};
   bool right = true;
   for (const auto& [name, table, index] : cases) {
     const int chosen = choose(table);

@@ -68,9 +68,9 @@ Node node_of(const std::string& line, const std::string& from) {
   return node;
 }
 
-// Whether a port of one has an address in a network that a port of the other reaches.
+// Whether each address of b's ports is in a network that a port of a reaches.
 bool reaches(const Node& a, const Node& b) {
-  return std::ranges::any_of(b.addresses, [&](const Subnet& address) {
+  return std::ranges::all_of(b.addresses, [&](const Subnet& address) {
     return std::ranges::any_of(a.networks, [&](const Subnet& network) { return network.contains(address.address); });
   });
 }

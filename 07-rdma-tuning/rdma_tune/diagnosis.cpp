@@ -247,10 +247,12 @@ class Diagnoses {
          "modprobe nvidia_peermem, if the GPU supports GPUDirect RDMA (GeForce and Jetson do not)"});
   }
 
-  // By the board of its cards, or the driver's name of its GPU.
+  // By the board of its cards, the machine's name, or the driver's name of its GPU.
   bool is_gb10() const {
     const fs::path gpus = places_.proc / "driver/nvidia/gpus";
+    const std::string machine = read_text(places_.sysfs / "class/dmi/id/product_name").value_or("");
     return std::ranges::find(system_.devices, "NVD0000000087", &Device::board) != system_.devices.end() ||
+           machine.find("DGX_Spark") != machine.npos || machine.find("GB10") != machine.npos ||
            std::ranges::any_of(names_in(gpus), [&](const std::string& name) {
              return read_text(gpus / name / "information").value_or("").find("GB10") != std::string::npos;
            });

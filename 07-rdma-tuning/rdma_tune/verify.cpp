@@ -311,8 +311,11 @@ class Observer {
   double seconds() const { return Duration(last_.when - before_.when).count(); }
 
  private:
-  // Ten times within the limit, else every 10 s.
-  Duration every() const { return assessment ? Duration(3600) : limit_ ? *limit_ / 10 : Duration(10); }
+  // Ten times within the limit, but not more often than once a second; else every 10 s.
+  Duration every() const {
+    if (!limit_) return Duration(10);
+    return assessment ? Duration(3600) : std::max(*limit_ / 10, std::min(*limit_, Duration(1)));
+  }
 
   fs::path sysfs_;
   Counters idle_, before_, last_;

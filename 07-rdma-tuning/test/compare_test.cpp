@@ -95,6 +95,9 @@ TEST_F(Compare, NetworksThatCannotMeet) {
   const Result apart = compare({on("n0", "192.168.100.1"), on("n1", "192.168.200.2")});
   EXPECT_EQ(apart.status, 1);
   EXPECT_SAYS(apart.out, "nodes in different networks reach each other only through a router");
+  json two = on("n1", "192.168.100.2");  // of two ports one reaches the other node
+  two["ports"].push_back(on("", "192.168.200.2")["ports"][0]);
+  EXPECT_SAYS(compare({on("n0", "192.168.100.1"), two}).out, "nodes in different networks");
   // Where a route of the RDMA interface leads to the other network, as in a routed fabric.
   EXPECT_EQ(compare({on("n0", "10.1.0.1", "10.0.0.0/8"), on("n1", "10.2.0.1", "10.0.0.0/8")}).status, 0);
 }
