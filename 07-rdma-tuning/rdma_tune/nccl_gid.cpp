@@ -1,9 +1,7 @@
 #include "nccl_gid.hpp"
 
 #include <arpa/inet.h>
-#include <pwd.h>
 #include <strings.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -271,8 +269,8 @@ Environment with_nccl_files(Environment variables, const std::filesystem::path& 
   const std::string named = text_of(variables, "NCCL_CONF_FILE");
   if (!named.empty() && version >= NcclVersion{2, 23, 0})
     add_file(variables, named);
-  else if (const passwd* const user = machine == "/" ? getpwuid(getuid()) : nullptr)
-    add_file(variables, std::filesystem::path(user->pw_dir) / ".nccl.conf");
+  else if (const std::string home = text_of(variables, "HOME"); machine == "/" && !home.empty())
+    add_file(variables, std::filesystem::path(home) / ".nccl.conf");
   if (!machine.empty()) add_file(variables, machine / "etc/nccl.conf");
   return variables;
 }
