@@ -1,7 +1,6 @@
 // who_waits: the explanation of states that are made up, and its command line. See also who_waits_programs_test.py.
 #include <who_waits/packing.hpp>
 #include <who_waits/stack.hpp>
-#include <who_waits/time.hpp>
 #include <who_waits/verdict.hpp>
 
 #include <test/support/program_test.hpp>
@@ -11,7 +10,6 @@
 
 #include <signal.h>
 
-#include <array>
 #include <chrono>
 
 namespace who_waits_test {
@@ -245,86 +243,6 @@ TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
 }
 
 TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) { EXPECT_EQ(explain({rank(0, 1), rank(1, 1)}).cause, "separate"); }
-
-constexpr std::int64_t ms = 1'000'000;
-
-// Ranks that call MPI_Allreduce 10 times, every 100 ms: when each arrives and leaves, and what it did before, in ms.
-// Ranks 2 and 3 are on another node, whose clock is 7 s ahead.
-std::vector<RankTimes> ten_sums(const std::vector<std::array<std::int64_t, 3>>& arrives_leaves_own,
-                                std::int64_t uncertainty = ms) {
-  std::vector<RankTimes> ranks;
-  for (const auto& [arrives, leaves, outside] : arrives_leaves_own) {
-    Times times;
-    times.places[5].kind = Kind::MPI_Allreduce;
-    times.places[5].bytes = 4 << 20;
-    times.places[5].calls = 10;
-    times.places[5].nanoseconds = static_cast<std::uint64_t>(10 * (leaves - arrives) * ms);
-    const auto rank = static_cast<int>(ranks.size());
-    const std::int64_t ahead = rank < 2 ? 0 : 7000 * ms, error = rank < 2 ? 0 : uncertainty;
-    for (int i = 0; i < 10; ++i)
-      times.meetings[times.meetings_used++] = {.number = static_cast<std::uint64_t>(1000 + i),
-                                               .enter = ahead + (100 * i + arrives) * ms,
-                                               .leave = ahead + (100 * i + leaves) * ms,
-                                               .outside = outside * ms,
-                                               .place = 5};
-    RankTimes rank_state = unpacked<RankTimes>(packed(times_of(times, 4)));
-    rank_state.rank = rank;
-    rank_state.first = {ahead, -ahead, error};
-    rank_state.last = {ahead + 1000 * ms, -ahead, error};
-    rank_state.lasted = 1000 * ms;
-    ranks.push_back(rank_state);
-  }
-  return ranks;
-}
-TimeReport explain_times(const std::vector<RankTimes>& ranks) {
-  return report(ranks, [](const Place&) { return "sum.cpp:7"; });
-}
-
-TEST(WhoWaitsTime, ALateRankIsToldFromASlowNetwork) {
-  const TimeReport late = explain_times(ten_sums({{10, 73, 10}, {10, 73, 10}, {10, 73, 10}, {70, 73, 70}}));
-  EXPECT_EQ(late.cause, "late");
-  EXPECT_EQ(late.late, std::vector<int>{3});
-  EXPECT_SAYS(late.lines[0],
-              "MPI_Allreduce 4 MiB, sum.cpp:7: 40 calls on 4 ranks, 48 ms each, of which 45 ms (+- 500 us) waiting for "
-              "rank 3 and 3 ms for the data");
-  const TimeReport slow = explain_times(ten_sums({{10, 75, 10}, {10, 75, 10}, {10, 75, 10}, {12, 75, 10}}));
-  EXPECT_EQ(slow.cause, "network");
-  const TimeReport both = explain_times(ten_sums({{10, 95, 10}, {10, 95, 10}, {10, 95, 10}, {70, 95, 70}}));
-  EXPECT_EQ(both.cause, "late and network");
-  EXPECT_EQ(explain_times(ten_sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}})).cause, "neither");
-}
-
-TEST(WhoWaitsTime, ARankThatTheNetworkDelayedBeforeIsNotBlamed) {
-  const TimeReport slow = explain_times(ten_sums({{10, 95, 10}, {10, 95, 10}, {50, 95, 10}, {50, 95, 10}}));
-  EXPECT_EQ(slow.cause, "network");
-  EXPECT_TRUE(slow.late.empty());
-}
-
-TEST(WhoWaitsTime, TheRangeThatTheClocksLeaveIsPrinted) {
-  const auto lines = [](std::int64_t uncertainty) {
-    return explain_times(ten_sums({{10, 28, 10}, {10, 28, 10}, {10, 28, 10}, {10, 28, 10}}, uncertainty)).lines;
-  };
-  EXPECT_SAYS(lines(0).at(1), "18 % of the time, ranks wait although");
-  EXPECT_SAYS(lines(20 * ms).at(1), "18 % (9 to 18 %) of the time, ranks wait although");
-  EXPECT_SAYS(lines(20 * ms).back(), "the nodes' clocks are known to +- 20 ms");
-}
-
-TEST(WhoWaitsTime, APauseOfTheMachineIsNotTheNetwork) {
-  auto ranks = ten_sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}});
-  for (RankTimes& rank_state : ranks)
-    for (const std::size_t i : {2u, 7u}) rank_state.meetings[i].leave += 80 * ms;
-  EXPECT_EQ(explain_times(ranks).cause, "neither");
-}
-
-TEST(WhoWaitsTime, ManyMeetingsAreThinnedEqually) {
-  Times times;
-  times.places[0].kind = Kind::MPI_Barrier;
-  for (std::uint64_t i = 0; i < times.meetings.size(); ++i) times.meetings[times.meetings_used++].number = i;
-  const RankTimes rank_state = times_of(times, 1000);
-  EXPECT_EQ(rank_state.shift, 3u);
-  EXPECT_EQ(rank_state.meetings.size(), times.meetings.size() / 8);
-  EXPECT_EQ(rank_state.meetings[1].number, 8u);
-}
 
 #ifdef PATH_waiting_programs
 TEST(WhoWaits, ASignalAsksForAnExplanation) {

@@ -99,6 +99,15 @@ void post(Call& call) {
     call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+void receive_from(const Call& call, std::int32_t peer, std::int32_t tag) {
+  meet({.number = count_received(call.communicator, peer, tag),
+        .bytes = call.bytes,
+        .peer = peer,
+        .tag = tag,
+        .gives = true,
+        .waits = true});
+}
+
 // A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
 void received(const Call& call, const MPI_Status& status) {
   std::int32_t peer = call.from();
@@ -108,14 +117,13 @@ void received(const Call& call, const MPI_Status& status) {
   if (peer == any)
     record()->unknown_calls = true;
   else
-    meet(count_received(call.communicator, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag()), true,
-         true);
+    receive_from(call, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag());
 }
 
 void end(int number, const MPI_Status& status) {
   const Call call = complete(number);
   if (role_of(call.kind) == Role::receive) received(call, status);
-  if (role_of(call.kind) == Role::collective) meet(call.meeting, false, call.waits);
+  if (role_of(call.kind) == Role::collective) meet({.number = call.meeting, .waits = call.waits != 0});
 }
 
 // What each MPI_Start starts.
@@ -319,8 +327,11 @@ template <Kind kind, class... A>
 INLINE int everyone(A... a) {
   constexpr bool starts = kind != Kind::MPI_Finalize;
   if (!starts) running = false;
-  const int result =
-      next_inside<kind, int>({.kind = kind, .communicator = starts ? start_id : end_id, .sequence = 1}, a...);
+  const int result = next_inside<kind, int>({.kind = kind,
+                                             .communicator = starts ? start_id : end_id,
+                                             .sequence = 1,
+                                             .meeting = starts ? start_meeting : end_meeting},
+                                            a...);
   if (Record* const ours = record(); ours && result == MPI_SUCCESS) {
     if (starts) {
       const Communicator& all = *communicator(world());
@@ -367,7 +378,13 @@ int MPI_Startall(int count, MPI_Request requests[]) {
   std::vector<Call> calls;
   for (int i = 0; requests && i < count; ++i) calls.push_back(restart(requests[i]));
   const Inside in(calls.empty() ? Call{} : calls[0]);
-  for (std::size_t i = 1; i < calls.size(); ++i) meet(calls[i].meeting, true, false);
+  for (std::size_t i = 1; i < calls.size(); ++i)
+    meet({.number = calls[i].meeting,
+          .bytes = calls[i].bytes,
+          .peer = calls[i].peer,
+          .tag = calls[i].tag,
+          .gives = true,
+          .sends = true});
   return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {

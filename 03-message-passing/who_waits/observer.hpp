@@ -2,6 +2,7 @@
 #pragma once
 
 #include "record.hpp"
+#include "timeline.hpp"
 #include "verdict.hpp"
 
 #include <multinode/base/check.hpp>
@@ -22,18 +23,27 @@ class Observer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Makes the shared memory. `timed`: the program is to take times, for times(). Throws std::system_error.
-  explicit Observer(bool timed)
-      : file_(multinode::check_errno(::memfd_create("who_waits", MFD_CLOEXEC), "memfd_create")) {
+  // Makes the shared memory. Throws std::system_error.
+  Observer() : file_(multinode::check_errno(::memfd_create("who_waits", MFD_CLOEXEC), "memfd_create")) {
     multinode::check_errno(::ftruncate(file_, sizeof(Record)), "memory for the record of a program");
     void* const memory = ::mmap(nullptr, sizeof(Record), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) multinode::check_errno(-1, "memory for the record of a program");
     record_ = new (memory) Record;
-    record_->timed = timed;
     since_.fill(progress_);
   }
   Observer(const Observer&) = delete;  // both last until the process ends
   Observer& operator=(const Observer&) = delete;
+
+  // Before the program starts: it is to take times, for times(): those of the seconds from..to after its first call, or
+  // the last ones if `from` is negative.
+  void take_times(std::optional<double> from, std::optional<double> to) {
+    constexpr double around = 1, most = 1e9;  // s: ranks make their first call at different times
+    Times& times = record_->times;
+    times.last_ones = from && *from < 0;
+    if (from && *from >= 0) times.from = static_cast<std::int64_t>((std::min(*from, most) - around) * 1e9);
+    if (to && *to >= 0) times.to = static_cast<std::int64_t>((std::min(*to, most) + around) * 1e9);
+    record_->timed = true;
+  }
 
   // For the record_variable of the program.
   std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_); }
@@ -60,8 +70,32 @@ class Observer {
   }
   // Seconds since the last progress; the time in which this process was stopped does not count.
   double quiet(Clock::time_point now) const { return std::chrono::duration<double>(now - progress_).count(); }
-  std::uint64_t steps() const { return steps_; }         // that look() has seen
-  const Times& times() const { return record_->times; }  // after the end of the program
+  std::uint64_t steps() const { return steps_; }  // that look() has seen
+
+  // Of one of so many ranks, without its clock.
+  RankTimes times(int ranks) const {
+    RankTimes out = times_of(record_->times, ranks);
+    for (std::size_t i = 0; i < turns_.size(); ++i) {
+      const ThreadRecord& thread = record_->threads[i];
+      if (thread.thread.load() == 0 || thread.turn.load(std::memory_order_acquire) % 2 == 0) continue;
+      const Call call = thread.call.load();
+      std::vector<Call> calls;
+      for (std::uint32_t at = 0; at < std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits); ++at)
+        if (const RequestRecord& one = record_->requests[thread.requests[at] % record_->requests.size()]; one.turn % 2)
+          calls.push_back(one.call.load());
+      if (calls.empty()) calls.push_back(call);
+      Meeting open{.enter = thread.entered, .place = thread.place, .thread = static_cast<std::uint8_t>(i)};
+      for (const Call& one : calls) {
+        const Role role = role_of(one.kind);
+        open.bytes = one.bytes;
+        open.peer = one.peer, open.tag = one.tag, open.sends = role == Role::send || role == Role::both;
+        out.open.push_back(open);
+        open.peer = one.receive_peer, open.tag = one.receive_tag, open.sends = false;
+        if (role == Role::both) out.open.push_back(open);
+      }
+    }
+    return out;
+  }
 
   // `rank`: the launcher's, used until MPI has started.
   RankState state(int rank, Clock::time_point now) const {

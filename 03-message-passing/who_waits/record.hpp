@@ -44,8 +44,8 @@ struct Call {
   std::int32_t peer = no_rank, tag = any, root = no_rank;
   std::int32_t receive_peer = no_rank, receive_tag = any;  // of Role::both
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
-  // For --time, in the program alone: what all of its ranks call this collective or message, 0 for none; and whether
-  // the others wait for this rank there, and this rank for the others.
+  // For --timeline, in the program alone: what all of its ranks call this collective or message, 0 for none; and
+  // whether the others wait for this rank there, and this rank for the others.
   std::uint64_t meeting = 0;
   std::uint32_t gives = true, waits = true;  // as wide as this, so that a Call is words without padding
   // What a call that receives, alone or with a send, wants.
@@ -53,7 +53,7 @@ struct Call {
   std::int32_t wanted_tag() const { return role_of(kind) == Role::both ? receive_tag : tag; }
 };
 
-// A Call that one thread writes and another process reads, without what is for --time.
+// A Call that one thread writes and another process reads, without what is for --timeline.
 class SharedCall {
  public:
   void store(const Call& call) {
@@ -80,6 +80,8 @@ struct ThreadRecord {
   static constexpr std::size_t most_waits = 512;
   std::atomic<std::uint32_t> waits{0};  // number of requests that the call waits for; the first ones are in `requests`
   std::array<std::atomic<std::uint16_t>, most_waits> requests{};
+  std::atomic<std::int64_t> entered{0};  // for --timeline: when, and the call's place
+  std::atomic<std::uint16_t> place{0};
 };
 
 // A started operation without its wait. `turn` grows at its start and its end; odd: it is under way.
@@ -107,8 +109,9 @@ struct TrafficRecord {
   std::atomic<std::uint64_t> sent{0}, received{0};
 };
 
-// What --time adds: the time in calls, by the place that makes them and their size, and when this rank was at which
-// meeting, for those whose number is a multiple of 2^shift: the same ones on all ranks.
+// What --timeline and --time add: the time in calls, by the place that makes them and their size, and when this rank
+// was in which call, once for each message or collective that it met there. If they are too many, those are kept whose
+// number is a multiple of 2^shift, the same ones on all ranks, or the last ones.
 struct Place {
   Kind kind = Kind::none;
   std::uint64_t bytes = 0, site = 0;  // the address, later that in `object`
@@ -116,16 +119,26 @@ struct Place {
   std::uint64_t calls = 0, nanoseconds = 0;
 };
 struct Meeting {
-  std::uint64_t number = 0;
+  std::uint64_t number = 0;           // of the message or collective; one that no other rank has if it is not known
   std::int64_t enter = 0, leave = 0;  // CLOCK_MONOTONIC, ns
   std::int64_t outside = 0;           // ns outside of calls since this rank last waited for others
+  std::uint64_t bytes = 0;            // of the message
+  std::int32_t peer = no_rank, tag = any;  // of the message; no_rank: there is none
   std::uint16_t place = 0;
-  bool gives = true, waits = true;
+  std::uint8_t thread = 0;                           // its number in Record::threads
+  bool gives = false, waits = false, sends = false;  // others wait for this rank; it waits for them; it sends a message
 };
 struct Times {
+  Times() {}                        // NOLINT: memory of `meetings` that is not used must not be touched
   std::array<Place, 512> places{};  // a hash table; Kind::none: free
-  std::array<Meeting, 16384> meetings{};
-  std::uint32_t meetings_used = 0, shift = 0;
+  static constexpr std::size_t most = 65536;
+  union {
+    std::array<Meeting, most> meetings;
+  };
+  std::atomic<std::uint64_t> used{0};               // of `meetings`; with `last_ones`, all that there have been
+  std::atomic<std::uint32_t> shift{0}, thinned{0};  // thinned: odd while it is going on
+  bool last_ones = false;
+  std::int64_t from = INT64_MIN, to = INT64_MAX;  // ns after the first call: what to keep
 };
 
 struct Record {
@@ -144,14 +157,15 @@ struct Record {
   std::array<CommunicatorRecord, 64> communicators;
   std::array<RequestRecord, 1024> requests;
   std::array<TrafficRecord, 2048> traffic;
-  std::atomic<bool> timed{false};  // --time
+  std::atomic<bool> timed{false};  // --timeline or --time
   Times times;
 };
 
 // A communicator whose creation was not seen has this bit: ranks may give different ids to the same one.
 constexpr std::uint64_t uncertain_id = std::uint64_t{1} << 63;
 constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WORLD; all that call MPI_Init, MPI_Finalize
-constexpr std::uint64_t self_id = 4;                             // with its rank: MPI_COMM_SELF
+constexpr std::uint64_t start_meeting = std::uint64_t{1} << 61, end_meeting = std::uint64_t{1} << 62;  // always kept
+constexpr std::uint64_t self_id = 4;  // with its rank: MPI_COMM_SELF
 
 constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path
 

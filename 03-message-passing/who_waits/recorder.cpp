@@ -168,11 +168,10 @@ bool inside() { return depth > 0; }
 
 namespace {
 
-// The call that this thread is inside, for --time.
+// The call that this thread is inside, for --timeline.
 struct Timing {
-  Kind kind = Kind::none;
-  const void* site = nullptr;
-  std::uint64_t bytes = 0;
+  Call call;
+  Place* place = nullptr;
   std::int64_t enter = 0, left = 0;
   std::int64_t outside = 0;  // ns outside of calls, since the last one that waited for others
   std::size_t met = 0;
@@ -212,39 +211,49 @@ Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) 
 void keep(Times& times, const Meeting& meeting) {
   const auto kept = [&](const Meeting& one) { return one.number % (std::uint64_t{1} << times.shift) == 0; };
   const auto begin = times.meetings.begin();
-  while (kept(meeting) && times.meetings_used == times.meetings.size()) {
+  while (!times.last_ones && kept(meeting) && times.used == times.most) {
+    ++times.thinned;
     ++times.shift;
-    times.meetings_used = static_cast<std::uint32_t>(std::partition(begin, times.meetings.end(), kept) - begin);
+    times.used = static_cast<std::uint64_t>(std::partition(begin, times.meetings.end(), kept) - begin);
+    ++times.thinned;
   }
-  if (kept(meeting)) times.meetings[times.meetings_used++] = meeting;
+  if (!kept(meeting)) return;
+  times.meetings[times.used % times.most] = meeting;
+  times.used.store(times.used + 1, std::memory_order_release);
 }
 
-void leave(Times& times) {
+void leave(Times& times, const ThreadRecord& thread) {
   const std::int64_t leave = now();
   const std::lock_guard lock(timing_mutex);
-  if (Place* const place = place_of(times, timing.kind, timing.bytes, timing.site)) {
-    ++place->calls;
-    place->nanoseconds += static_cast<std::uint64_t>(leave - timing.enter);
-    bool waited = false;
-    for (std::size_t i = 0; i < timing.met; ++i) {
-      Meeting one = timing.meetings[i];
-      waited = waited || one.waits;
-      one.enter = timing.enter;
-      one.leave = leave;
-      one.outside = timing.outside;
-      one.place = static_cast<std::uint16_t>(place - times.places.data());
-      keep(times, one);
-    }
-    if (waited) timing.outside = 0;
-  }
+  static const std::int64_t start = leave;
+  static std::uint64_t alone = 0;
   timing.left = leave;
+  if (!timing.place) return;
+  ++timing.place->calls;
+  timing.place->nanoseconds += static_cast<std::uint64_t>(leave - timing.enter);
+  if (timing.met == 0)
+    timing.meetings[timing.met++] = {.number = mix(static_cast<std::uint64_t>(::getpid()), ++alone),
+                                     .bytes = timing.call.bytes,
+                                     .peer = timing.call.peer,
+                                     .tag = timing.call.tag};
+  bool waited = false;
+  for (std::size_t i = 0; i < timing.met; ++i) {
+    Meeting one = timing.meetings[i];
+    waited = waited || one.waits;
+    one.enter = timing.enter;
+    one.leave = leave;
+    one.outside = timing.outside;
+    one.place = static_cast<std::uint16_t>(timing.place - times.places.data());
+    one.thread = static_cast<std::uint8_t>(&thread - record()->threads.data());
+    if (leave - start >= times.from && timing.enter - start <= times.to) keep(times, one);
+  }
+  if (waited) timing.outside = 0;
 }
 
 }  // namespace
 
-void meet(std::uint64_t number, bool gives, bool waits) {
-  if (depth != 1 || !number || timing.met == timing.meetings.size()) return;
-  timing.meetings[timing.met++] = {.number = number, .gives = gives, .waits = waits};
+void meet(const Meeting& meeting) {
+  if (depth == 1 && meeting.number && timing.met < timing.meetings.size()) timing.meetings[timing.met++] = meeting;
 }
 
 Inside::Inside(const Call& call, const void* site) {
@@ -255,18 +264,31 @@ Inside::Inside(const Call& call, const void* site) {
   thread_->waits.store(0, std::memory_order_relaxed);
   bump(thread_->turn);
   if (!ours->timed.load(std::memory_order_relaxed)) return;
-  timing.kind = call.kind;
-  timing.bytes = call.bytes;
-  timing.site = site;
+  Times& times = ours->times;
+  timing.call = call;
   timing.met = 0;
   timing.enter = now();
   if (timing.left) timing.outside += timing.enter - timing.left;
+  {
+    const std::lock_guard lock(timing_mutex);
+    timing.place = place_of(times, call.kind, call.bytes, site);
+  }
+  thread_->place = static_cast<std::uint16_t>(timing.place ? timing.place - times.places.data() : 0);
+  thread_->entered = timing.enter;
   const std::string_view name = name_of(call.kind);
-  meet(call.meeting, call.gives, call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"));
+  const Role role = role_of(call.kind);
+  const bool sends = role == Role::send || role == Role::both;
+  meet({.number = call.meeting,
+        .bytes = call.bytes,
+        .peer = sends ? call.peer : no_rank,
+        .tag = call.tag,
+        .gives = call.gives != 0,
+        .waits = call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"),
+        .sends = sends});
 }
 
 Inside::~Inside() {
-  if (thread_ && record()->timed.load(std::memory_order_relaxed)) leave(record()->times);
+  if (thread_ && record()->timed.load(std::memory_order_relaxed)) leave(record()->times, *thread_);
   --depth;
   if (thread_) bump(thread_->turn);
 }

@@ -65,8 +65,8 @@ class Inside {
 std::uint64_t count_sent(const Call& call);
 std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag);
 
-// For --time: the call that this thread is inside is at this meeting.
-void meet(std::uint64_t number, bool gives, bool waits);
+// For --timeline: the call that this thread is inside is at this meeting; number 0: at none.
+void meet(const Meeting& meeting);
 
 // Operations under way.
 void start(std::uintptr_t request, const Call& call);

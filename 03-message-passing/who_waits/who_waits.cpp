@@ -4,6 +4,7 @@
 #include "packing.hpp"
 #include "stack.hpp"
 #include "time.hpp"
+#include "timeline.hpp"
 #include "verdict.hpp"
 
 #include <multinode/base/deadline.hpp>
@@ -28,6 +29,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -43,7 +45,8 @@ namespace {
 struct Options {
   double after = 60;
   bool time = false;
-  std::string json, rendezvous;
+  std::string json, rendezvous, timeline;
+  std::optional<double> from, to;
   std::vector<std::string> command;
 };
 
@@ -57,6 +60,11 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   known.add_options()(
       "after", po::value(&options.after)->default_value(options.after),
       "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
+      "timeline", po::value(&options.timeline),
+      "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end")(
+      "from", po::value<double>()->notifier([&](double seconds) { options.from = seconds; }),
+      "of the timeline: seconds since MPI_Init; negative: before the end")(
+      "to", po::value<double>()->notifier([&](double seconds) { options.to = seconds; }), "likewise")(
       "time", po::bool_switch(&options.time),
       "at the end, prints where the time in calls went: waiting for late ranks, or for the network")(
       "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
@@ -66,6 +74,10 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
   if (!(options.after >= 0.5 && options.after <= 1e6))
     throw UsageError(fmt::format("--after must be from 0.5 to 1000000, not {}", options.after));
+  const std::filesystem::path timeline = options.timeline;
+  if (!timeline.empty() && timeline.extension() != ".svg" && timeline.extension() != ".json")
+    throw UsageError(fmt::format("--timeline must be FILE.svg or FILE.json, not {}", options.timeline));
+  if (timeline.empty() && (options.from || options.to)) throw UsageError("--from and --to need --timeline FILE.svg");
   if (end - dashes < 2) throw UsageError("a program is needed, after --: who_waits -- ./program");
   options.command.assign(dashes + 1, end);
   return true;
@@ -168,9 +180,9 @@ class Watch {
 
   // Returns the exit status. `clock`: at the start.
   int run(multinode::Signals& signals, const ClockReading& clock) {
+    clock_ = clock;
     const auto between =
         std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
-    Clock::time_point ended_at;
     for (auto next = Clock::now();;) {
       pollfd waits{signals.descriptor(), POLLIN, 0};
       ::poll(&waits, 1, 200);
@@ -182,7 +194,7 @@ class Watch {
         if (!ended) child_.signal(which);
         told_to_end_ = true;
       }
-      if (child_.poll()) next = ended_at = Clock::now(), ended = true;
+      if (child_.poll()) ended_at_ = next = Clock::now(), ended = true;
       observer_.look(Clock::now());
       if (Clock::now() < next) continue;
       if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
@@ -194,7 +206,7 @@ class Watch {
       if (explained_end_ && child_.ending()->failed()) return child_.ending()->as_exit_status();
       if (ends_it_ >= 0) return multinode::exit_wrong;
       if (number("over")) {
-        if (options_.time) print_times(clock, ended_at.time_since_epoch().count() - clock.clock);
+        if (takes_times()) show_times(*ended_at_, true);
         world_.barrier("the end");
         return 0;
       }
@@ -290,17 +302,37 @@ class Watch {
       if (verdict.certain) ends_it_ = static_cast<int>(ender - ranks.begin());
     }
     ends_it_ = std::stoi(world_.broadcast("the explanation", std::to_string(ends_it_)));
+    if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false);
   }
 
-  void print_times(const ClockReading& clock, std::int64_t lasted) {
-    RankTimes times = times_of(observer_.times(), world_.size());
+  bool takes_times() const { return options_.time || !options_.timeline.empty(); }
+
+  // Collective: draws the timeline, and prints where the time went if the program has ended.
+  void show_times(Clock::time_point until, bool at_the_end) {
+    RankTimes times = observer_.times(world_.size());
     times.rank = observer_.state(world_.rank(), Clock::now()).rank;
-    times.first = clock;
-    times.lasted = lasted;
+    times.host = multinode::host_name();
+    times.first = clock_;
+    times.until = until.time_since_epoch().count();
+    if (child_.ending()) times.ended = child_.ending()->as_exit_status();
     times.last = read_clock(world_);
     const auto ranks = gather(world_, "the times", times);
     if (world_.rank() != 0) return;
-    const TimeReport report = who_waits::report(ranks, place_name);
+    std::map<std::pair<std::string, std::uint64_t>, std::string> known;
+    const Where where = [&](const Place& place) {
+      std::string& name = known[{place.object.data(), place.site}];
+      return name.empty() ? name = place_name(place) : name;
+    };
+    if (!options_.timeline.empty()) {
+      Timeline timeline = timeline_of(ranks);
+      timeline.name = fmt::format("{}", fmt::join(options_.command, " "));
+      timeline.name.erase(0, std::filesystem::path(options_.command[0]).remove_filename().string().size());
+      const auto& draw = options_.timeline.ends_with(".svg") ? svg_of : trace_of;
+      multinode::write_whole(options_.timeline, draw(timeline, options_.from, options_.to, where));
+      std::cerr << fmt::format("who_waits: the timeline is in {}\n", options_.timeline) << std::flush;
+    }
+    if (!options_.time || !at_the_end) return;
+    const TimeReport report = who_waits::report(ranks, where);
     print("where the time in calls went", report.lines);
     json_.write({{"what", "time"}, {"cause", report.cause}, {"ranks", report.late}, {"lines", report.lines}});
   }
@@ -314,6 +346,8 @@ class Watch {
   Observer& observer_;
   multinode::ChildProcess& child_;
   multinode::JsonLines json_;
+  ClockReading clock_{};  // at the start
+  std::optional<Clock::time_point> ended_at_;
   std::int64_t looks_ = 0, answered_ = 0;  // the looks so far, and the requests for one
   std::int64_t explained_moves_ = -1;      // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;                // of the program, at this rank's last look
@@ -339,17 +373,20 @@ int main(int argc, char** argv) {
     multinode::ChildCommand command{.arguments = options.command};
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);
-    Observer observer(options.time);
+    Observer observer;
+    const bool times = options.time || !options.timeline.empty();
+    if (times) observer.take_times(options.from, options.to);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     command.environment = environment_of_program(observer, library);
     command.mask = signals.before();
     command.when_parent_dies = SIGKILL;
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
+    if (prints && !options.timeline.empty()) multinode::open_in_place(options.timeline, true);  // or it throws
     prints = true;
     std::optional<multinode::World> world(std::in_place, "who_waits", launch,
                                           multinode::World::Options{.rendezvous = rendezvous_of(options, launch)});
     try {
-      const ClockReading clock = options.time ? read_clock(*world) : ClockReading{};
+      const ClockReading clock = times ? read_clock(*world) : ClockReading{};
       multinode::ChildProcess child(command);
       Watch watch(*world, options, observer, child);
       const int status = watch.run(signals, clock);

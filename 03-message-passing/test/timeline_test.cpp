@@ -1,0 +1,225 @@
+// who_waits: what --timeline draws and --time adds up, of times that are made up. See also who_waits_timeline_test.py.
+#include <who_waits/packing.hpp>
+#include <who_waits/time.hpp>
+#include <who_waits/timeline.hpp>
+
+#include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
+
+#include <gtest/gtest.h>
+#include <boost/property_tree/xml_parser.hpp>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <memory>
+#include <regex>
+#include <sstream>
+
+namespace who_waits_test {
+
+using namespace multinode::testing;
+using namespace who_waits;
+
+constexpr std::int64_t ms = 1'000'000;
+
+// Ranks that call MPI_Allreduce `count` times, every 100 ms: when each arrives and leaves, and what it did before, in
+// ms. Ranks 2 and 3 are on another node, whose clock is 7 s ahead.
+std::vector<RankTimes> sums(const std::vector<std::array<std::int64_t, 3>>& arrives_leaves_own, int count = 10,
+                            std::int64_t uncertainty = ms) {
+  std::vector<RankTimes> ranks;
+  const auto times = std::make_unique<Times>();
+  times->places[5].kind = Kind::MPI_Allreduce;
+  times->places[5].bytes = 4 << 20;
+  for (const auto& [arrives, leaves, outside] : arrives_leaves_own) {
+    times->places[5].calls = static_cast<std::uint64_t>(count);
+    times->places[5].nanoseconds = static_cast<std::uint64_t>(count * (leaves - arrives) * ms);
+    const auto rank = static_cast<int>(ranks.size());
+    const bool other = rank == 2 || rank == 3;
+    const std::int64_t ahead = other ? 7000 * ms : 0, error = other ? uncertainty : 0;
+    times->used = 0;
+    for (int i = 0; i < count; ++i)
+      times->meetings[times->used++] = {.number = static_cast<std::uint64_t>(1000 + i),
+                                        .enter = ahead + (100 * i + arrives) * ms,
+                                        .leave = ahead + (100 * i + leaves) * ms,
+                                        .outside = outside * ms,
+                                        .place = 5,
+                                        .gives = true,
+                                        .waits = true};
+    RankTimes one = unpacked<RankTimes>(packed(times_of(*times, static_cast<int>(arrives_leaves_own.size()))));
+    one.rank = rank;
+    one.first = {ahead, -ahead, error};
+    one.last = {ahead + 100 * count * ms, -ahead, error};
+    one.until = ahead + 100 * count * ms;
+    ranks.push_back(one);
+  }
+  return ranks;
+}
+std::string where(const Place&) { return "sum.cpp:7"; }
+
+TEST(WhoWaitsTime, ALateRankIsToldFromASlowNetwork) {
+  const TimeReport late = report(sums({{10, 73, 10}, {10, 73, 10}, {10, 73, 10}, {70, 73, 70}}), where);
+  EXPECT_EQ(late.cause, "late");
+  EXPECT_EQ(late.late, std::vector<int>{3});
+  EXPECT_SAYS(late.lines[0],
+              "MPI_Allreduce 4 MiB, sum.cpp:7: 40 calls on 4 ranks, 48 ms each, of which 45 ms waiting for rank 3 and "
+              "3 ms for the data");
+  EXPECT_EQ(report(sums({{10, 75, 10}, {10, 75, 10}, {10, 75, 10}, {12, 75, 10}}), where).cause, "network");
+  EXPECT_EQ(report(sums({{10, 95, 10}, {10, 95, 10}, {10, 95, 10}, {70, 95, 70}}), where).cause, "late and network");
+  EXPECT_EQ(report(sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}}), where).cause, "neither");
+}
+
+TEST(WhoWaitsTime, ARankThatTheNetworkDelayedBeforeIsNotBlamed) {
+  const TimeReport slow = report(sums({{10, 95, 10}, {10, 95, 10}, {50, 95, 10}, {50, 95, 10}}), where);
+  EXPECT_EQ(slow.cause, "network");
+  EXPECT_TRUE(slow.late.empty());
+}
+
+TEST(WhoWaitsTime, TheRangeThatTheClocksLeaveIsPrinted) {
+  const auto lines = [](std::int64_t uncertainty) {
+    return report(sums({{10, 28, 10}, {10, 28, 10}, {10, 28, 10}, {10, 28, 10}}, 10, uncertainty), where).lines;
+  };
+  EXPECT_SAYS(lines(0).at(1), "18 % of the time, ranks wait although");
+  EXPECT_SAYS(lines(20 * ms).at(1), "18 % (9 to 18 %) of the time, ranks wait although");
+  EXPECT_SAYS(lines(20 * ms).back(), "the nodes' clocks are known to +- 20 ms");
+}
+
+TEST(WhoWaitsTime, APauseOfTheMachineIsNotTheNetwork) {
+  auto ranks = sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}});
+  for (RankTimes& one : ranks)
+    for (const std::size_t i : {2u, 7u}) one.meetings[i].leave += 80 * ms;
+  EXPECT_EQ(report(ranks, where).cause, "neither");
+}
+
+TEST(WhoWaitsTime, ManyMeetingsAreThinnedEqually) {
+  const auto times = std::make_unique<Times>();
+  times->places[0].kind = Kind::MPI_Barrier;
+  for (std::uint64_t i = 0; i < times->most; ++i) times->meetings[times->used++] = {.number = i};
+  const RankTimes one = times_of(*times, 1000);
+  EXPECT_EQ(one.shift, 5u);
+  EXPECT_EQ(one.meetings.size(), times->most / 32);
+  EXPECT_EQ(one.meetings[1].number, 32u);
+}
+
+// What an SVG shows. Throws if it is no well-formed XML.
+struct Shown {
+  explicit Shown(const std::string& svg) {
+    std::istringstream in(svg);
+    boost::property_tree::ptree tree;
+    boost::property_tree::read_xml(in, tree);
+    collect(tree);
+  }
+  void collect(const boost::property_tree::ptree& tree) {
+    for (const auto& [name, child] : tree) {
+      if (name == "title") titles.push_back(child.data());
+      if (name == "rect" && child.get("<xmlattr>.y", -1) >= 0)
+        bars[child.get("<xmlattr>.class", "")].push_back(
+            {child.get("<xmlattr>.x", 0), child.get("<xmlattr>.y", 0), child.get("<xmlattr>.width", 0)});
+      collect(child);
+    }
+  }
+  std::vector<std::string> titles;
+  std::map<std::string, std::vector<std::array<int, 3>>> bars;  // by class: x, y, width; the whole time is 9600 wide
+};
+Shown shown(const std::vector<RankTimes>& ranks) { return Shown(svg_of(timeline_of(ranks), {}, {}, where)); }
+
+TEST(WhoWaitsTimeline, ABarIsDarkWhileItsRankWaitsForALateOne) {
+  Shown late = shown(sums({{10, 73, 10}, {70, 73, 70}}, 1));  // the picture begins at 10 ms, and ends at 100
+  ASSERT_EQ(late.bars["bd"].size(), 1u);
+  EXPECT_EQ(late.bars["bd"][0], (std::array{0, 0, 9600 * 60 / 90}));
+  EXPECT_EQ(late.bars["bl"].size(), 2u);
+  EXPECT_SAYS(late.titles.at(0), "rank 0: MPI_Allreduce, 4 MiB, sum.cpp:7: 63 ms, of which 60 ms waiting for rank 1");
+  const auto ranks = sums({{10, 73, 10}, {70, 73, 70}}, 1);
+  const auto call = nlohmann::json::parse(trace_of(timeline_of(ranks), {}, {}, where)).at("traceEvents").at(2);
+  EXPECT_EQ(call.at("ts"), 0);
+  EXPECT_DOUBLE_EQ(call.at("dur").get<double>(), 63'000);
+  EXPECT_DOUBLE_EQ(call.at("args").at("late_us").get<double>(), 60'000);
+  EXPECT_EQ(call.at("args").at("waits_for"), 1);
+  Shown together = shown(sums({{70, 73, 70}, {70, 73, 70}}, 1));
+  EXPECT_TRUE(together.bars["bd"].empty());
+  EXPECT_EQ(together.bars["bl"].size(), 2u);
+}
+
+TEST(WhoWaitsTimeline, ARankThatStillWaitsIsRedUpToTheEdge) {
+  auto ranks = sums({{10, 73, 10}, {70, 73, 70}}, 1);
+  EXPECT_TRUE(shown(ranks).bars["r"].empty());
+  ranks[1].open.push_back({.enter = 55 * ms, .bytes = 64, .peer = 0, .tag = 3, .place = 5, .sends = true});
+  Shown hangs = shown(ranks);
+  ASSERT_EQ(hangs.bars["r"].size(), 1u);
+  const auto [x, y, width] = hangs.bars["r"][0];
+  EXPECT_EQ(x, 9600 * 45 / 90);
+  EXPECT_GT(y, 0);
+  EXPECT_EQ(x + width, 9600);
+  EXPECT_SAYS(hangs.titles.at(1), "to rank 0, tag 3, 64 B, sum.cpp:7: 45 ms, still waiting at the end");
+}
+
+TEST(WhoWaitsTimeline, AMessageIsAnArrowFromItsSendToItsReceive) {
+  auto ranks = sums({{10, 20, 10}, {50, 60, 50}}, 1);
+  for (RankTimes& one : ranks) one.meetings[0].peer = 1 - one.rank, one.meetings[0].tag = 7;
+  EXPECT_TRUE(timeline_of(ranks).messages.empty());  // no rank sends
+  ranks[0].meetings[0].sends = true;
+  const Timeline timeline = timeline_of(ranks);
+  ASSERT_EQ(timeline.messages.size(), 1u);
+  EXPECT_EQ(timeline.calls[timeline.messages[0].from].rank->rank, 0);
+  EXPECT_SAYS(svg_of(timeline, {}, {}, where), R"(<line class="arrow" x1="0%" y1="36" x2="55.56%" y2="42"/>)");
+  const std::string trace = trace_of(timeline, {}, {}, where);
+  EXPECT_SAYS(trace, R"({"cat":"message","id":0,"name":"message","ph":"s","pid":0,"tid":0,"ts":0.0})");
+  EXPECT_THROW(svg_of(timeline, 3, 2, where), std::runtime_error);
+}
+
+TEST(WhoWaitsTimeline, SixtyFourRanksWithManyCallsAreStillTrue) {
+  std::vector<std::array<std::int64_t, 3>> each(64, {10, 73, 10});
+  each[37] = {70, 73, 70};
+  const std::string svg = svg_of(timeline_of(sums(each, 1000)), {}, {}, where);
+  EXPECT_LE(svg.size(), most_bytes);
+  Shown all(svg);
+  EXPECT_LE(all.bars["lane"].size(), most_rows);
+  long calls = 0;
+  std::smatch found;
+  for (const std::string& title : all.titles) {
+    ASSERT_TRUE(std::regex_search(title, found, std::regex(R"(^(\d+) calls .*: (\d+) % .*late rank, (\d+) %)")))
+        << title;
+    calls += std::stol(found[1]);
+    // The late rank has a row of its own, in which nothing is dark.
+    EXPECT_TRUE(found[2] == "60" || found[2] == "0") << title;
+    EXPECT_EQ(found[3], "3") << title;
+  }
+  EXPECT_EQ(calls, 64'000);
+  EXPECT_SAYS(svg, ">37</text>");
+}
+
+#ifdef PATH_waiting_programs
+TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "picture.svg").string();
+  const auto picture = [&] { return multinode::read_text(file).value_or(""); };
+  const auto command = [&](const char* statements) {
+    return under_mpirun(2,
+                        {PATH_who_waits, "--after", "2", "--timeline", file, "--", PATH_waiting_programs, statements});
+  };
+  const std::map<std::string, std::string> home = {{"HOME", folder.path().string()}};
+  const Result result = run(command("1 nap 300; * all_reduce 16; 0 send 1 7"), home);
+  EXPECT_EQ(result.status, 0);
+  EXPECT_SAYS(result.err, "who_waits: the timeline is in " + file);
+  Shown ends(picture());
+  EXPECT_FALSE(ends.bars["bd"].empty());
+  EXPECT_TRUE(ends.bars["r"].empty());
+  EXPECT_TRUE(std::ranges::any_of(ends.titles, [](const std::string& title) {
+    return std::regex_search(title, std::regex(R"(rank 0: MPI_Allreduce, 64 B, waiting_programs.*waiting for rank 1)"));
+  })) << picture();
+
+  Process process(command("1 receive 0 7; * barrier"), home);
+  ASSERT_TRUE(process.wait_for("the timeline is in"));
+  process.signal(SIGTERM);
+  process.wait();
+  EXPECT_EQ(Shown(picture()).bars["r"].size(), 2u) << picture();
+}
+
+TEST(WhoWaitsTimeline, BadOptionsAreRefused) {
+  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "a.png", "--", "true"}).err,
+              "--timeline must be FILE.svg or FILE.json");
+  EXPECT_SAYS(run({PATH_who_waits, "--from", "1", "--", "true"}).err, "--from and --to need --timeline");
+  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "/no/such/a.svg", "--", "true"}).err, "/no/such/a.svg");
+}
+#endif
+
+}  // namespace who_waits_test

@@ -1,0 +1,83 @@
+// timeline.hpp: when each rank was in which call, on one clock, and how much of a call it waited for a late rank. For
+// --timeline, which draws it, and for --time, which adds it up.
+//
+// Ranks meet in collectives and in messages. At a meeting, a rank waits from its arrival until the last one whose data
+// it needs has arrived: that rank is late. The rest of its time is the network's, or the library's.
+#pragma once
+
+#include "record.hpp"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace who_waits {
+
+struct ClockReading {
+  std::int64_t clock = 0, offset = 0, uncertainty = 0;  // ns; clock + offset is rank 0's
+};
+
+struct RankTimes {
+  int rank = 0;
+  std::string host{};
+  ClockReading first{}, last{};  // of its node: at the start, and at the end or the explanation
+  std::int64_t until = 0;        // clock at the end of the program, or now
+  std::optional<int> ended{};    // its exit status
+  std::uint32_t shift = 0;
+  std::uint64_t lost = 0;  // earlier calls that are not kept
+  std::vector<Place> places{};
+  std::vector<Meeting> meetings{};  // their places are indices of `places`
+  std::vector<Meeting> open{};      // of the calls that it is still in: `leave` has no meaning
+  static void fields(auto& visit, auto& one) {
+    visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.shift, one.lost);
+    visit(one.places, one.meetings, one.open);
+  }
+};
+RankTimes times_of(const Times& times, int ranks);  // for rank 0 among so many: as many meetings as it has memory for
+
+struct TimedCall {
+  const RankTimes* rank = nullptr;
+  const Place* place = nullptr;
+  int thread = 0;
+  double enter = 0, leave = 0;   // seconds since the first rank left MPI_Init
+  bool open = false;             // it has not returned
+  double late = -1, worked = 0;  // s until the late rank came; of these, it worked longer; -1: not known
+  int waits_for = -1;            // that rank
+  std::uint64_t number = 0;      // of the meeting with it
+  std::vector<Meeting> met{};    // messages have a peer
+  double data() const { return leave - enter - late; }
+};
+struct Timeline {
+  std::vector<TimedCall> calls;  // in the order of their start
+  struct Message {
+    std::size_t from = 0, to = 0;  // indices of calls
+    Meeting what{};                // as the sender says
+  };
+  std::vector<Message> messages;
+  double first = 0, last = 0;  // of what is worth drawing: from MPI_Init to MPI_Finalize, or to the end if a rank waits
+  std::uint64_t every = 1;     // only each so manieth call is here
+  std::vector<double> ends;    // of the processes, as `ranks`
+  std::string name{};          // the program's
+  const std::vector<RankTimes>* ranks = nullptr;
+};
+// `error`: of the clocks of other nodes, from -1 to 1 times their uncertainty. `ranks` must outlive the result.
+Timeline timeline_of(const std::vector<RankTimes>& ranks, double error = 0);
+
+enum class Colour { message, collective, requests, gpu, other };
+Colour colour_of(Kind kind);
+// "MPI_Recv from rank 1, tag 5, 64 B, heat.cpp:50: 1.2 ms, of which 1.1 ms waiting for rank 1"
+std::string title_of(const TimedCall& call, const std::string& place);
+std::string time_text(double seconds);
+
+using Where = std::function<std::string(const Place&)>;
+constexpr std::size_t most_rows = 32, most_bytes = 200 << 10;
+// A picture of the seconds from..to, by default of timeline.first..last: negative ones count from the end. At most
+// most_bytes, and most_rows rows: where calls are narrower than it shows, their part of the time is drawn. Throws
+// UsageError if nothing lies in it.
+std::string svg_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to, const Where& where);
+// The same calls as trace events for Perfetto and chrome://tracing.
+std::string trace_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to,
+                     const Where& where);
+
+}  // namespace who_waits
