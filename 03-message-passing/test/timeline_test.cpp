@@ -3,6 +3,7 @@
 #include <who_waits/time.hpp>
 #include <who_waits/timeline.hpp>
 
+#include <multinode/base/files.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 

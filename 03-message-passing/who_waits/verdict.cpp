@@ -543,7 +543,6 @@ class Explanation {
           verdict.lines.push_back(
               fmt::format("  {}: rank {} is {}", need.why, *need.one_of.begin(), doing(*need.one_of.begin())));
         }
-      if (!rank.stack.empty()) verdict.lines.push_back("  " + rank.stack);
     }
     if (late.size() > 6) verdict.lines.push_back(fmt::format("and {} more ranks", late.size() - 6));
   }

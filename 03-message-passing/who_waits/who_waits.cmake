@@ -21,7 +21,7 @@ function(who_waits_library name)
 endfunction()
 
 if(MULTINODE_HAVE_MPI)
-  multinode_program(who_waits who_waits/who_waits.cpp
+  multinode_program(who_waits who_waits/who_waits.cpp who_waits/attach.cpp who_waits/stacks.cpp
     who_waits/time.cpp who_waits/timeline.cpp who_waits/timeline_svg.cpp who_waits/verdict.cpp LINK multinode::world)
   multinode_optimise_little(who_waits)
   get_target_property(mpi_include MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)

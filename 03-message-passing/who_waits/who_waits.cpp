@@ -1,8 +1,9 @@
 // who_waits: starts a program with a library that records its calls of MPI, NCCL and CUDA, and explains a hang: which
 // rank waits in which call, and for whom. Exit status: the program's; 1 if it cannot continue, 2 bad command line.
+#include "attach.hpp"
 #include "observer.hpp"
 #include "packing.hpp"
-#include "stack.hpp"
+#include "stacks.hpp"
 #include "time.hpp"
 #include "timeline.hpp"
 #include "verdict.hpp"
@@ -45,7 +46,7 @@ namespace {
 struct Options {
   double after = 60;
   bool time = false;
-  std::string json, rendezvous, timeline;
+  std::string json, rendezvous, timeline, attach;
   std::optional<double> from, to;
   std::vector<std::string> command;
 };
@@ -60,6 +61,9 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   known.add_options()(
       "after", po::value(&options.after)->default_value(options.after),
       "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
+      "attach", po::value(&options.attach),
+      "explain a job that hangs already: the name of its program, the pid of its launcher, or job:ID of Slurm or PBS. "
+      "On several nodes: mpirun -N 1 who_waits --attach NAME")(
       "timeline", po::value(&options.timeline),
       "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end")(
       "from", po::value<double>()->notifier([&](double seconds) { options.from = seconds; }),
@@ -78,6 +82,10 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   if (!timeline.empty() && timeline.extension() != ".svg" && timeline.extension() != ".json")
     throw UsageError(fmt::format("--timeline must be FILE.svg or FILE.json, not {}", options.timeline));
   if (timeline.empty() && (options.from || options.to)) throw UsageError("--from and --to need --timeline FILE.svg");
+  if (!options.attach.empty()) {
+    if (end != dashes) throw UsageError("--attach explains programs that run already: it starts none after --");
+    return true;
+  }
   if (end - dashes < 2) throw UsageError("a program is needed, after --: who_waits -- ./program");
   options.command.assign(dashes + 1, end);
   return true;
@@ -257,11 +265,17 @@ class Watch {
     RankState state = observer_.state(world_.rank(), Clock::now());
     if (child_.ending()) state.ended = child_.ending()->as_exit_status();
     if (!state.pid) state.pid = child_.pid();
+    ProcessStacks stacks;
     if (!state.ended) {
       state.process = process_state(state.pid);
-      if (state.waits.empty() && !state.polled) state.stack = stack_of(state.pid);
+      const bool outside = state.waits.empty() && !state.polled;
+      if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
+      state.stack = stack_line(stacks);
     }
+    stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
+    auto all_stacks = gather(world_, "the stacks", stacks);
+    std::erase_if(all_stacks, [](const ProcessStacks& one) { return one.threads.empty(); });
     Verdict verdict;
     const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
     const bool failed = std::ranges::any_of(ranks, has_failed);
@@ -279,7 +293,7 @@ class Watch {
         verdict.lines.push_back("a rank has moved on since");
       }
       std::vector<std::string> lines = groups(ranks);
-      lines.insert(lines.end(), verdict.lines.begin(), verdict.lines.end());
+      for (const auto& more : {verdict.lines, tree(all_stacks)}) lines.insert(lines.end(), more.begin(), more.end());
       print(failed           ? "a rank has failed"
             : all_are_quiet_ ? fmt::format("no progress for {:g} s", options_.after)
                              : "asked by a signal",
@@ -370,6 +384,15 @@ int main(int argc, char** argv) {
     prints = launch.rank.value == 0;
     Options options;
     if (!parse(argc, argv, options, prints)) return multinode::flush_output("who_waits", multinode::exit_right);
+    if (!options.attach.empty()) {
+      multinode::World world("who_waits", launch, {.rendezvous = rendezvous_of(options, launch)});
+      try {
+        return multinode::flush_output("who_waits", attach(world, options.attach, prints ? options.json : ""));
+      } catch (const std::exception& e) {
+        world.watchdog().fail(e.what(), status_of(e));
+        throw;
+      }
+    }
     multinode::ChildCommand command{.arguments = options.command};
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);

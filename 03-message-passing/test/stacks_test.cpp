@@ -1,0 +1,98 @@
+// who_waits: what it reads of stacks, and the tree of all ranks. See also who_waits_attach_test.py.
+#include <who_waits/attach.hpp>
+#include <who_waits/stacks.hpp>
+
+#include <test/support/program_test.hpp>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace who_waits_test {
+
+using namespace multinode::testing;
+using namespace who_waits;
+
+std::string line_of(const std::string& text) { return stack_line({.threads = parsed_stacks(text)}); }
+
+TEST(WhoWaitsStacks, OfALongStackTheCallThatTheProgramMadeIsShown) {
+  std::string text = "warning: no symbols\n#0  0x00007f2c in ?? () from /lib/libucp.so\n";
+  for (int i = 1; i < 40; ++i) text += fmt::format("#{}  0x00007f2c in progress{} () from /lib/libmpi.so\n", i, i);
+  text += "#40 0x00007f2c in PMPI_Win_fence () from /lib/libmpi.so\n";
+  for (int i = 41; i < 70; ++i) text += fmt::format("#{} 0x00007f2c in step{} (n=2) at /src/a/solver.c:{}\n", i, i, i);
+  text += "#70 main () at a.c:7\n#71 0x1 in _start ()\n";
+  const Stack stack = parsed_stacks(text).at(0);
+  EXPECT_EQ(stack.size(), 31u);
+  EXPECT_EQ(stack.front(), (Frame{"main", "a.c:7"}));
+  EXPECT_EQ(stack.at(29), (Frame{"step41", "solver.c:41"}));
+  EXPECT_EQ(stack.back(), (Frame{"MPI_Win_fence", ""}));
+  EXPECT_EQ(line_of("#0  0x01 __futex\n#1  0x02 __join\n#2  0x03 std::thread::join()\n#3  0x04 run<int>(int)\n    "
+                    "/a/b.cpp:7:2\n"),
+            "in std::thread::join <- run");
+  EXPECT_EQ(line_of("#0  0x01 void (anonymous namespace)::wait<std::vector<int> >(int) const\n#1  0x02 main\n"),
+            "in wait <- main");
+  EXPECT_EQ(line_of("#0  0x01 (anonymous namespace)::jobs::{lambda()#3}::operator()() const\n#1  0x02 "
+                    "std::enable_if<true, void>::type std::__invoke_r<void, int>(int)\n#2  0x03 main\n"),
+            "in jobs::lambda <- main");
+  EXPECT_EQ(line_of("#0  0x00007f2c read\n#1  0x00007f2c work::step(int)\n"), "in read <- work::step");
+}
+
+TEST(WhoWaitsStacks, ThreadsOfLibrariesAreLeftOut) {
+  const auto threads = parsed_stacks(
+      "PID 7 - process\nTID 7:\n#0  0x7f2e96 __pthread_join\n#1  0x56 main\n    /src/a/a.cpp:9:2\n#2  0x7f "
+      "__libc_start_main@@GLIBC_2.34\n"
+      "TID 8:\n#0  0x7f2e96 epoll_wait\n#1  0x7f2e97\n#2  0x7f2e98 start_thread\n#3  0x7f2e99 __clone3\n"
+      "TID 9:\n#0  0x7f2e96 work(int)\n    /src/a/a.cpp:4:1\n#1  0x7f2e98 start_thread\n#2  0x7f2e99 __clone3\n");
+  ASSERT_EQ(threads.size(), 2u);
+  EXPECT_EQ(threads[0], (Stack{{"main", "a.cpp:9"}, {"__pthread_join", ""}}));
+  EXPECT_EQ(threads[1], (Stack{{"work", "a.cpp:4"}}));
+}
+
+TEST(WhoWaitsStacks, PythonsLinesAreRead) {
+  const auto threads = parsed_python(
+      "Process 7: python3 hang.py\nPython v3.11.2 (/usr/bin/python3.11)\n\nThread 7 (active): \"MainThread\"\n    load "
+      "(/src/a/hang.py:6)\n    <module> (hang.py:9)\n");
+  ASSERT_EQ(threads.size(), 1u);
+  EXPECT_EQ(threads[0], (Stack{{"<module>", "hang.py:9", true}, {"load", "hang.py:6", true}}));
+  const auto lines = tree({{.rank = 1, .pid = 7, .host = "node0", .threads = threads}});
+  EXPECT_EQ(lines.at(0), "rank 1: hang.py:6 in load   (node0, pid 7)");
+}
+
+TEST(WhoWaitsStacks, RanksThatDoTheSameShareALineAndABranch) {
+  std::vector<ProcessStacks> ranks;
+  for (int i = 0; i < 1000; ++i) {
+    ranks.push_back({.rank = i, .pid = 1000 + i, .host = "node1"});
+    ranks.back().threads = {{{"main", "run.cpp:50"}, {"solve", "solver.cpp:120"}, {"MPI_Allreduce", ""}}};
+  }
+  ranks[412].threads = {{{"main", "run.cpp:40"}, {"load", "io.cpp:33"}, {"MPI_Recv", ""}}};
+  ranks[413].threads[0].back().function = "MPI_Barrier";
+  ranks[7].threads.clear();
+  ranks[7].problem = "no stack";
+  EXPECT_EQ(tree(ranks),
+            (std::vector<std::string>{"rank 412 in MPI_Recv, io.cpp:33   (node1, pid 1412)",
+                                      "rank 413 in MPI_Barrier, solver.cpp:120   (node1, pid 1413)",
+                                      "ranks 0-6, 8-411, 414-999 in MPI_Allreduce, solver.cpp:120", "rank 7: no stack",
+                                      "  rank 412: main run.cpp:40 > load io.cpp:33 > MPI_Recv",
+                                      "  ranks 0-6, 8-411, 413-999: main run.cpp:50 > solve solver.cpp:120",
+                                      "    ranks 0-6, 8-411, 414-999: MPI_Allreduce", "    rank 413: MPI_Barrier"}));
+}
+
+TEST(WhoWaitsStacks, ARankIsFoundByItsEnvironment) {
+  const auto start = [](const char* run) {
+    return Process({"sleep", "600"}, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MNRUN_RUN_ID", run}});
+  };
+  Process one = start("a");
+  ASSERT_TRUE(soon([&] { return ranks_of(std::to_string(one.pid())).size() == 1; }));
+  EXPECT_EQ(ranks_of(std::to_string(one.pid())).at(0).rank, 3);
+  EXPECT_TRUE(ranks_of("no-such-program").empty());
+}
+
+#ifdef PATH_who_waits
+TEST(WhoWaitsStacks, BadCommandLinesAreRefused) {
+  EXPECT_SAYS(run({PATH_who_waits, "--attach", "a", "--", "true"}).err, "it starts none after --");
+  const Result result = run({PATH_who_waits, "--attach", "no-such-program"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS(result.err, "no process of 'no-such-program' has a rank on 1 node: see ps, or give the pid of mpirun");
+}
+#endif
+
+}  // namespace who_waits_test

@@ -1,0 +1,140 @@
+"""who_waits --attach: programs that hang, started without it, are explained from outside; nothing ends and nothing is slowed.
+
+usage: who_waits_attach_test.py BUILD here|hosts|slurm [ROW ...]
+
+hosts and slurm need test hosts (bash ci/test-cluster/hosts with 2 --here -- python3 ...) or Slurm (bash ci/test-cluster/slurm with 2 --).
+Exit status: 0 every row right, 1 a row wrong, 77 no eu-stack.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "common/emulated-gpu/test"))
+import foreign_test  # pylint: disable=wrong-import-position
+
+HOSTS = pathlib.Path(__file__).resolve().parents[2] / "ci/test-cluster/hosts"
+ALL, OTHERS = "ranks 0-3", r"ranks 0(-1)?, (2-)?3"
+ROWS = [  # program of 4 ranks, what is said
+    ("1 send 0 8; 0 receive 1 7; * barrier", "rank 0 in MPI_Recv, waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier, waiting_programs.cpp:"),
+    ("* ssend right 7; * receive left 7", f"{ALL} in MPI_Ssend, "),
+    ("* receive right 7; * send left 7", f"{ALL} in MPI_Recv, "),
+    ("2 send 3 7 big; !2 barrier", "rank 2 in MPI_Send, ", "ranks 0-1, 3 in MPI_Barrier"),
+    ("* send right 7 big; * receive left 7 big", f"{ALL} in MPI_Send, "),
+    ("1 receive 3 7; !1 all_reduce big", "rank 1 in MPI_Recv, ", "ranks 0, 2-3 in MPI_Allreduce"),
+    ("!1 barrier", "rank 1 in MPI_Finalize, waiting_programs.cpp:", "ranks 0, 2-3 in MPI_Barrier"),
+    ("0 receive any any; !0 barrier", "rank 0 in MPI_Recv, ", "ranks 1-3 in MPI_Barrier"),
+    ("* ireceive right 5; * wait", f"{ALL} in MPI_Wait, "),
+    ("* ireceive left 5; * wait_all", f"{ALL} in MPI_Waitall, "),
+    ("3 receive 0 1; !3 ibarrier; !3 wait", "rank 3 in MPI_Recv, ", "ranks 0-2 in MPI_Wait, "),
+    ("0 probe 3 9; * barrier", "rank 0 in MPI_Probe, ", "ranks 1-3 in MPI_Barrier, "),
+    ("* self; 2 receive 0 7 1 1; * barrier", "rank 2 in MPI_Recv, "),
+    ("!2 exchange; * barrier", r"ranks? (0, )?2 in MPI_(Barrier|Finalize), ", r"rank.* in MPI_Sendrecv, "),
+    ("* split; !2 barrier 1; 2 barrier; * barrier", f"in MPI_Barrier, "),
+    ("0 iprobe 3 9; * barrier", r"rank 0 in .*waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier"),
+    ("1 compute 600; * all_reduce", r"rank 1 in .*, waiting_programs.cpp:\d+", "rank 1: compute waiting_programs.cpp", f"{OTHERS} in MPI_Allreduce, "),
+    ("3 compute_in_a_thread 600; * barrier", r"rank 3 in .*, waiting_programs.cpp:\d+, in another thread", "rank 3: .*compute waiting", "ranks 0-2 in MPI_Barrier"),
+    ("2 sleep 600; !2 barrier", r"rank 2 in .*(sleep|nanosleep)", "ranks 0-1, 3 in MPI_Barrier"),
+    ("2 read_pipe 600; * barrier", r"rank 2 in .*read", "ranks 0-1, 3 in MPI_Barrier"),
+]
+STEPS = """import sys, time
+def step():
+    for _ in range(2000): pass
+while True:
+    began = time.monotonic(); step(); time.sleep(0.001); print(time.monotonic(), time.monotonic() - began, flush=True)
+"""
+
+
+def attach(launch, build, what):
+    return subprocess.run([*launch, build / "03-message-passing/who_waits", "--attach", what], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=300, check=False, env=foreign_test.ENVIRONMENT)
+
+
+def stopped(result):
+    found = re.search(r"stopped for at most ([\d.]+) s", result.stdout)
+    return float(found[1]) if found else 9
+
+
+def explain(program, says, how, build, folder):
+    """What is wrong with the explanation, or ""."""
+    on = ["bash", HOSTS, "run", "node0"] if how == "hosts" else []
+    start = {"here": ["mpirun", "-n", "4"], "hosts": [*on, "mpirun", "-H", "node0:2,node1:2", "-mca", "btl", "tcp,self"],
+             "slurm": ["srun", "--mpi=pmix", "-N", "2", "-n", "4"]}[how]
+    start[len(on):len(on)] = ["sh", "-c", 'echo $$; exec "$@"', "sh"]
+    with subprocess.Popen([*start, folder / "waiting_programs", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          text=True, env={**foreign_test.ENVIRONMENT, "HOME": str(folder)}) as job:
+        pid, end = job.stdout.readline().strip(), [*on, "kill"]  # of the launcher
+        try:
+            job.stdout.readline()  # the sums are right
+            what, launch = pid, []
+            if how == "hosts":
+                what, launch = "waiting_programs", [*on, "mpirun", "-H", "node0,node1", "-N", "1", "-x", f"HOME={folder}"]
+            elif how == "slurm":
+                number = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()[0]
+                what, launch = f"job:{number}", ["srun", "--overlap", f"--jobid={number}", "-N", "2", "-n", "2"]
+            for _ in range(20):  # until it hangs
+                result = attach(launch, build, what)
+                if all(re.search(one, result.stdout) for one in says):
+                    break
+            else:
+                return f"it does not say {says}: {result.stdout}{result.stderr}"
+            if stopped(result) > 1:
+                return f"a process was stopped for longer than a second: {result.stdout}"
+            time.sleep(0.2)
+            return "" if job.poll() is None else "the program has ended"
+        finally:
+            subprocess.run([*end, pid], check=False)  # the launcher ends its ranks, on all hosts
+            job.wait(60)
+
+
+def steps(build, folder):
+    """A Python program as a rank: its line is named if py-spy is here, and no step takes a second longer. What is wrong, or ""."""
+    script = folder / "steps.py"
+    script.write_text(STEPS)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env={**os.environ, "RANK": "3", "WORLD_SIZE": "4"}) as job:
+        try:
+            before = [float(job.stdout.readline().split()[1]) for _ in range(200)]
+            result = attach([], build, "steps.py")
+            end = time.monotonic()
+            during = []
+            while not during or during[-1][0] < end:
+                during.append(tuple(map(float, job.stdout.readline().split())))
+            after = [float(job.stdout.readline().split()[1]) for _ in range(200)]
+        finally:
+            job.kill()
+    print(f"longest step before {max(before):.3f} s, during {max(one for _, one in during):.3f} s, after {max(after):.3f} s")
+    wanted = r"rank 3: steps.py:\d in (step|<module>)" if shutil.which("py-spy") else "rank 3: for Python's lines, install py-spy"
+    if not re.search(wanted, result.stdout):
+        return f"it does not say {wanted}: {result.stdout}{result.stderr}"
+    return "" if stopped(result) <= 1 else "it was stopped for longer than a second"
+
+
+def main():
+    build, how = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    if not shutil.which("eu-stack"):  # gdb can take longer than the second for which a process may be stopped
+        print("eu-stack (elfutils) is not here")
+        return 77
+    rows = [ROWS[int(i)] for i in sys.argv[3:]] or ROWS
+    wrong = 0
+    with tempfile.TemporaryDirectory(dir=build) as temporary:
+        folder = pathlib.Path(temporary)
+        source = pathlib.Path(__file__).resolve().with_name("waiting_programs.cpp")
+        subprocess.run(["mpicxx", "-std=c++20", "-g", source, "-o", folder / "waiting_programs"], check=True)
+        for name, *says in [("a Python program",), *rows]:
+            problem = explain(name, says, how, build, folder) if says else steps(build, folder)
+            wrong += bool(problem)
+            print(f"{'WRONG' if problem else 'right'}  {name}{': ' + problem if problem else ''}", flush=True)
+        nobody = attach([], build, "no-such-program")
+        if nobody.returncode != 1 or "no process of 'no-such-program'" not in nobody.stderr:
+            print(f"WRONG  no process: {nobody}")
+            wrong += 1
+    print(f"{how}: {len(rows) + 2 - wrong} of {len(rows) + 2} right")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+#include "stacks.hpp"
+
+#include "verdict.hpp"
+
+#include <multinode/base/files.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
+namespace who_waits {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Kills what stops a process for longer than a second, while it lives.
+class StopGuard {
+ public:
+  explicit StopGuard(pid_t pid)
+      : watch_([this, pid] {
+          const std::string status = fmt::format("/proc/{}/status", pid);
+          Clock::time_point since = Clock::now();
+          for (; !ends_; std::this_thread::sleep_for(5ms)) {
+            const std::string text = multinode::read_text(status).value_or("");
+            const std::size_t at = text.find("TracerPid:\t");
+            const int tracer = at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 11);
+            if (!tracer) {
+              since = Clock::now();
+              continue;
+            }
+            const auto lasts = Clock::now() - since;
+            stopped_ = std::max(stopped_, std::chrono::duration<double>(lasts).count());
+            if (lasts > 900ms) ::kill(tracer, SIGKILL);  // the kernel lets its process run on
+          }
+        }) {}
+  ~StopGuard() { end(); }
+  double end() {
+    ends_ = true;
+    if (watch_.joinable()) watch_.join();
+    return stopped_;
+  }
+
+ private:
+  std::atomic<bool> ends_{false};
+  double stopped_ = 0;
+  std::thread watch_;
+};
+
+bool is_api(const std::string& name) {  // of MPI in C and Fortran, NCCL, CUDA
+  static const std::regex api(R"(P?MPIX?_[A-Z]\w*|p?mpi_[a-z_]+_|nccl[A-Z]\w*|cuda[A-Z]\w*)");
+  return std::regex_match(name, api);
+}
+bool is_interpreter(const std::string& name) {
+  static const std::regex python(
+      R"((_?Py[A-Z_]|pymain|_?cfunction_|method_|object_|type_call|slot_tp|vectorcall|function_code|builtin_|run_mod|pyrun|run_eval).*)");
+  return std::regex_match(name, python);
+}
+
+std::string leaf(const Stack& stack) {
+  std::string text, place;
+  for (const Frame& frame : stack)
+    if (!frame.place.empty()) place = frame.python ? frame.place + " in " + frame.function : frame.place;
+  const Frame& last = stack.back();
+  if (last.python) return ": " + place;
+  return " in " + last.function + (place.empty() ? "" : ", " + place);
+}
+std::string label(const Frame& frame) {
+  if (frame.python) return frame.place + " in " + frame.function;
+  return frame.place.empty() ? frame.function : frame.function + " " + frame.place;
+}
+
+struct Node {
+  std::set<int> ranks;
+  std::map<Frame, Node> next;
+};
+void print(const Node& node, const std::string& path, const std::string& indent, std::vector<std::string>& lines) {
+  const auto down = [&](const Frame& frame) { return path.empty() ? label(frame) : path + " > " + label(frame); };
+  if (node.next.size() == 1 && node.next.begin()->second.ranks == node.ranks)
+    return print(node.next.begin()->second, down(node.next.begin()->first), indent, lines);
+  if (!path.empty()) lines.push_back(fmt::format("{}{}: {}", indent, rank_text(node.ranks), path));
+  for (const auto& [frame, next] : node.next) print(next, label(frame), path.empty() ? indent : indent + "  ", lines);
+}
+
+}  // namespace
+
+char process_state(pid_t pid) {
+  char found = '?';
+  const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
+  for (const std::string& task : multinode::names_in(tasks)) {
+    const std::string text = multinode::read_text(tasks / task / "stat").value_or("");
+    const std::size_t name_end = text.rfind(") ");
+    if (name_end == std::string::npos) continue;
+    const char state = text[name_end + 2];
+    if (state == 'R') return state;
+    if (found == '?' || state == 'D') found = state;
+  }
+  return found;
+}
+
+std::string program_of(pid_t pid) {
+  std::error_code error;
+  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename().string();
+}
+
+std::string quoted(const std::string& text) { return "'" + std::regex_replace(text, std::regex("'"), R"('\'')") + "'"; }
+
+std::string output_of(const std::string& command) {
+  std::string text;
+  if (std::FILE* const out = ::popen(("timeout -s KILL 20 " + command + " 2> /dev/null < /dev/null").c_str(), "re")) {
+    for (int c = 0; (c = std::fgetc(out)) != EOF;) text += static_cast<char>(c);
+    ::pclose(out);
+  }
+  return text;
+}
+
+// "work::step" of "void work::step<int>(int, double) const", and of the same with "(n=3)".
+std::string short_name(std::string name) {
+  static const std::regex unnamed(R"(\(anonymous namespace\)::|::operator\(\).*)"), lambda(R"(\{lambda\(.*?\)#\d+\})");
+  name = std::regex_replace(std::regex_replace(name, lambda, "lambda"), unnamed, "");
+  std::string out;
+  for (int depth = 0; const char c : name) {
+    depth += (c == '<' || c == '(') - (c == '>' || c == ')');
+    if (depth == 1 && c == '(' && !out.empty()) break;
+    if (depth == 0 && c != '>' && c != ')') out += c;
+  }
+  out.erase(out.find_last_not_of(' ') + 1);
+  out.erase(0, out.rfind(' ') + 1);
+  if (out.starts_with("PMPI")) out.erase(0, 1);
+  return out == "ompi_mpi_finalize" ? "MPI_Finalize" : out == "ompi_mpi_init" ? "MPI_Init" : out == "??" ? "" : out;
+}
+
+// Frames as "#4  0x00.. solve(int)" with "    /path/solver.cpp:120:3" below, or "#4  0x00.. in solve (n=3) at
+// solver.cpp:120"; threads as "TID 123:" or "Thread 1 (Thread 0x.. (LWP 123) ..):". The C library's lines, as
+// "./nptl/futex.c:57" and "../sysdeps/poll.c:29", are not the program's.
+std::vector<Stack> parsed_stacks(const std::string& text) {
+  static const std::regex thread(R"((?:TID \d+:|(Thread) \d+ .*LWP.*))"),
+      frame(R"(#\d+ +(?:0x[0-9a-f]+)? ?(?:in )?(.*?)(?: at (\S+:\d+))?)"), source(R"( +(\S+?:\d+)(?::\d+)?)");
+  std::vector<Stack> found;
+  const auto place = [](const std::string& path) {
+    static const std::regex of_c_library(R"(\.\./sysdeps/.*|\./[a-z]+/.*)");
+    return std::regex_match(path, of_c_library) ? "" : path.substr(path.rfind('/') + 1);
+  };
+  std::istringstream lines(text);
+  bool newest_first = false;  // as gdb
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_match(line, match, thread)) {
+      newest_first = match[1].matched;
+      found.emplace_back();
+    } else if (std::regex_match(line, match, frame)) {
+      if (found.empty()) found.emplace_back();
+      std::string name = match[1].str();
+      name.erase(0, name.find_first_not_of(' '));
+      found.back().push_back({short_name(name.substr(0, name.find('@'))), place(match[2].str())});
+    } else if (std::regex_match(line, match, source) && !found.empty() && !found.back().empty()) {
+      found.back().back().place = place(match[1].str());
+    }
+  }
+  if (newest_first) std::ranges::reverse(found);
+  std::vector<Stack> out;
+  for (Stack& stack : found) {
+    std::ranges::reverse(stack);
+    if (const auto main = std::ranges::find(stack, "main", &Frame::function); main != stack.end())
+      stack.erase(stack.begin(), main);
+    std::erase_if(stack, [](const Frame& one) {
+      static const std::regex start("|_start|__libc_start.*|_*clone3?|start_thread");
+      return std::regex_match(one.function, start);
+    });
+    const auto api = std::ranges::find_if(stack, is_api, &Frame::function);
+    const bool calls = api != stack.end();
+    if (calls) api->place.clear(), stack.erase(api + 1, stack.end());
+    while (stack.size() > 2 && stack.back().function.starts_with('_') && stack.back().place.empty() &&
+           stack[stack.size() - 2].place.empty())
+      stack.pop_back();  // the C library's own functions
+    std::erase_if(stack, [&](const Frame& one) { return &one != &stack.back() && one.function.starts_with("std::"); });
+    const bool own = calls || std::ranges::any_of(stack, [](const Frame& one) { return !one.place.empty(); });
+    if (!stack.empty() && (own || out.empty())) out.push_back(std::move(stack));
+  }
+  return out;
+}
+
+// Threads as "Thread 123 (idle): "MainThread"", frames as "    load (hang.py:6)", the innermost first.
+std::vector<Stack> parsed_python(const std::string& py_spy) {
+  static const std::regex frame(R"(^ +(.+) \((?:.*/)?([^/]+:\d+)\)$)");
+  std::vector<Stack> out;
+  std::istringstream lines(py_spy);
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("Thread ")) out.emplace_back();
+    if (!out.empty() && std::regex_match(line, match, frame))
+      out.back().insert(out.back().begin(), {match[1].str(), match[2].str(), true});
+  }
+  std::erase_if(out, [](const Stack& one) { return one.empty(); });
+  return out;
+}
+
+ProcessStacks stacks_of(pid_t pid) {
+  ProcessStacks out{.pid = pid, .host = multinode::host_name()};
+  StopGuard guard(pid);
+  for (const char* const tool : {"eu-stack -n 256 -s -p {}", "eu-stack -n 256 -p {}",
+                                 "gdb -p {} -batch -nx -iex 'set debuginfod enabled off' -iex 'set print "
+                                 "frame-arguments none' -ex 'thread apply all bt 256'"}) {
+    out.threads = parsed_stacks(output_of(fmt::format(fmt::runtime(tool), pid)));
+    if (!out.threads.empty()) break;
+  }
+  const bool python = !out.threads.empty() && std::ranges::any_of(out.threads[0], is_interpreter, &Frame::function);
+  std::vector<Stack> lines;
+  if (python) lines = parsed_python(output_of(fmt::format("py-spy dump --nonblocking -p {}", pid)));
+  if (!lines.empty()) {
+    const Stack native = std::move(out.threads[0]);
+    out.threads = {std::move(lines.front())};  // of the main thread
+    if (!native.empty() && is_api(native.back().function))
+      out.threads[0].push_back({native.back().function, "", false});
+  } else if (python) {
+    std::erase_if(out.threads[0], [](const Frame& one) { return is_interpreter(one.function); });
+    out.problem = "for Python's lines, install py-spy";
+  }
+  out.stopped = guard.end();
+  if (out.threads.empty())
+    out.problem = out.stopped > 0.85 ? "its stack could not be read within a second: install eu-stack (elfutils)"
+                                     : "no stack: eu-stack (elfutils) or gdb is not installed, or may not look into it "
+                                       "(see /proc/sys/kernel/yama/ptrace_scope)";
+  return out;
+}
+
+std::string stack_line(const ProcessStacks& process) {
+  if (process.threads.empty()) return "";
+  std::vector<std::string> names;
+  for (const Frame& frame : process.threads[0])
+    names.insert(names.begin(), frame.python ? label(frame) : frame.function);
+  return fmt::format("in {}", fmt::join(names, " <- "));
+}
+
+std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks) {
+  std::map<std::string, std::set<int>> groups, problems;
+  Node root;
+  for (const ProcessStacks& one : ranks) {
+    if (!one.problem.empty()) problems[one.problem].insert(one.rank);
+    for (const Stack& stack : one.threads) {
+      groups[leaf(stack) + (&stack == &one.threads[0] ? "" : ", in another thread")].insert(one.rank);
+      Node* node = &root;
+      node->ranks.insert(one.rank);
+      for (const Frame& frame : stack) {
+        node = &node->next[frame];
+        node->ranks.insert(one.rank);
+      }
+    }
+  }
+  std::vector<std::pair<std::string, std::set<int>>> sorted(groups.begin(), groups.end());
+  std::ranges::stable_sort(sorted, {},
+                           [](const auto& one) { return std::pair(one.second.size(), *one.second.begin()); });
+  std::vector<std::string> lines;
+  for (const auto& [text, members] : sorted) {
+    std::string line = rank_text(members) + text;
+    if (members.size() == 1) {
+      const auto one = std::ranges::find(ranks, *members.begin(), &ProcessStacks::rank);
+      line += fmt::format("   ({}, pid {})", one->host, one->pid);
+    }
+    lines.push_back(std::move(line));
+  }
+  for (const auto& [problem, members] : problems) lines.push_back(rank_text(members) + ": " + problem);
+  if (!root.next.empty()) print(root, "", "  ", lines);
+  return lines;
+}
+
+}  // namespace who_waits

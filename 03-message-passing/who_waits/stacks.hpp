@@ -1,0 +1,51 @@
+// stacks.hpp: the stacks of processes that who_waits did not start, or that are in no recorded call, and the ranks that
+// have them in common. It reads them with eu-stack (elfutils), or gdb, and Python's lines with py-spy.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace who_waits {
+
+struct Frame {
+  std::string function, place;  // "solve", "solver.cpp:120"; "": not known
+  bool python = false;
+  auto operator<=>(const Frame&) const = default;
+  static void fields(auto& visit, auto& one) { visit(one.function, one.place, one.python); }
+};
+using Stack = std::vector<Frame>;  // main first; a call of MPI, NCCL or CUDA is the last
+
+struct ProcessStacks {
+  int rank = 0, pid = 0;
+  std::string host{}, problem{};  // why there is no stack
+  double stopped = 0;             // s for which the process was stopped
+  std::vector<Stack> threads{};  // the main one first; others only if they are in the program's own code or such a call
+  static void fields(auto& visit, auto& one) {
+    visit(one.rank, one.pid, one.host, one.problem, one.stopped, one.threads);
+  }
+};
+
+// Stops the process for at most a second: a tool that needs longer is killed, and the process runs on.
+ProcessStacks stacks_of(pid_t pid);
+// The threads that eu-stack or gdb printed, and py-spy.
+std::vector<Stack> parsed_stacks(const std::string& text);
+std::vector<Stack> parsed_python(const std::string& py_spy);
+
+// "ranks 0-2 in MPI_Allreduce, solver.cpp:120" for each group of ranks, the largest last, and, if they differ, the tree
+// of their stacks.
+std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks);
+
+// "in MPI_Recv <- load <- main" of the main thread; "": not known.
+std::string stack_line(const ProcessStacks& process);
+
+// R, S, D, T ... as in /proc: R if any thread runs; '?': there is no such process.
+char process_state(pid_t pid);
+
+std::string program_of(pid_t pid);            // the name of its file; "": not known
+std::string quoted(const std::string& text);  // for the shell
+// The standard output of a command of the shell, which is killed after 20 s.
+std::string output_of(const std::string& command);
+
+}  // namespace who_waits
