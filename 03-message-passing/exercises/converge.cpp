@@ -2,7 +2,7 @@
 // do.
 //
 //   mpicxx -std=c++20 -O2 converge.cpp -o converge
-//   mpirun -n 4 who_waits --after 2 -- ./converge
+//   mpirun -n 4 who_waits --after 2 --end -- ./converge
 //
 // TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
 // Exit status: 0 if all ranks made the same number of steps, 1 if not.

@@ -1,7 +1,7 @@
 // Every rank sends its number to both neighbours in a ring, and receives theirs: the start of a halo exchange.
 //
 //   mpicxx -std=c++20 -O2 neighbours.cpp -o neighbours
-//   mpirun -n 4 who_waits --after 2 -- ./neighbours
+//   mpirun -n 4 who_waits --after 2 --end -- ./neighbours
 //
 // TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
 // Exit status: 0 if every rank knows both neighbours, 1 if not.

@@ -1,7 +1,7 @@
 // Every rank has a part of a vector. They compute its length together, and divide their parts by it.
 //
 //   mpicxx -std=c++20 -O2 norm.cpp -o norm
-//   mpirun -n 4 who_waits --after 2 -- ./norm
+//   mpirun -n 4 who_waits --after 2 --end -- ./norm
 //
 // TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
 // Exit status: 0 if the vector has the length 1 afterwards, 1 if not.

@@ -89,6 +89,69 @@ void group() {
   MPI_Comm_group(MPI_COMM_WORLD, &all);
   MPI_Comm_create_group(MPI_COMM_WORLD, all, 1, &communicators.emplace_back()), MPI_Group_free(&all);
 }
+// An intercommunicator of two halves. `leader` of the lower half, as the upper one names it; tags that may differ.
+void join_halves(int leader, int lower_tag, int upper_tag) {
+  const bool upper = rank >= size / 2;
+  MPI_Comm half;
+  MPI_Comm_split(MPI_COMM_WORLD, upper, rank, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, upper ? leader : size / 2, upper ? upper_tag : lower_tag,
+                       &communicators.emplace_back());
+}
+int send_late(MPI_Comm, int, void* seconds, void*) {  // a function of an attribute, inside MPI_Finalize
+  sleep(*static_cast<unsigned*>(seconds));
+  return MPI_Send(out.data(), 1, MPI_INT, 1, 9, MPI_COMM_WORLD);
+}
+void send_in_finalize() {
+  static auto seconds = static_cast<unsigned>(argument(0));
+  int key;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, send_late, &key, nullptr),
+      MPI_Comm_set_attr(MPI_COMM_SELF, key, &seconds);
+}
+void spawn() {  // a child that sends to rank 0 after some seconds
+  std::string child = "child " + std::to_string(argument(0));
+  char *arguments[] = {child.data(), nullptr}, file[] = "/proc/self/exe", path[4096] = {};
+  if (readlink(file, path, sizeof path - 1) < 0) std::abort();
+  MPI_Comm_spawn(path, arguments, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &communicators.emplace_back(),
+                 MPI_ERRCODES_IGNORE);
+}
+void alltoallw(int from, int to) {  // `from` sends nothing to `to`
+  const auto n = static_cast<std::size_t>(size);
+  std::vector<int> gives(n, 4), takes(n, 4), places(n);
+  std::vector<MPI_Datatype> types(n, MPI_INT);
+  for (int i = 0; i < size; ++i) places[static_cast<std::size_t>(i)] = 16 * i;
+  if (rank == from) gives[static_cast<std::size_t>(to)] = 0;
+  MPI_Alltoallw(out.data(), gives.data(), places.data(), types.data(), in.data(), takes.data(), places.data(),
+                types.data(), MPI_COMM_WORLD);
+}
+void neighbours() {  // each expects data from itself, and sends to the right
+  const int to = (rank + 1) % size, one = 1;
+  MPI_Comm graph;
+  MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, 1, &rank, &one, 1, &to, &one, MPI_INFO_NULL, 0, &graph);
+  MPI_Neighbor_allgather(out.data(), 1, MPI_INT, in.data(), 1, MPI_INT, graph);
+}
+void fail_to_send() {  // a buffered message for which there is no room
+  static char buffer[1000];
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), MPI_Buffer_attach(buffer, sizeof buffer);
+  if (MPI_Bsend(out.data(), 1 << 20, MPI_INT, peer(), tag(), MPI_COMM_WORLD) == MPI_SUCCESS) std::abort();
+}
+void never_end(void*, void*, int*, MPI_Datatype*) {
+  for (;;) pause();
+}
+void reduce_for_ever() {
+  MPI_Op operation;
+  MPI_Op_create(never_end, 1, &operation), MPI_Allreduce(out.data(), in.data(), 1, MPI_INT, operation, MPI_COMM_WORLD);
+}
+void match_only() {
+  MPI_Message message;
+  MPI_Mprobe(peer(), tag(), MPI_COMM_WORLD, &message, none());
+}
+MPI_Win window;
+MPI_File file;
+void open_file() {
+  MPI_File_open(MPI_COMM_WORLD, ("waiting_programs." + std::to_string(getppid())).c_str(),
+                MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, MPI_INFO_NULL, &file);
+}
+
 // Calls with wrong arguments. Each must end with its error, and no call of who_waits with another.
 int errors = 0;
 void count_error(MPI_Comm*, int*, ...) { ++errors; }
@@ -158,6 +221,64 @@ const std::map<std::string, std::function<void()>> operations = {
        MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
        MPI_Win_fence(0, window), MPI_Win_free(&window);
      }},
+    {"sloppy_broadcast", [] { MPI_Bcast(out.data(), rank == 0 ? 6 : 64, MPI_CHAR, 0, MPI_COMM_WORLD); }},
+    {"join_halves", [] { join_halves(argument(0), argument(1), argument(2)); }},
+    {"send_in_finalize", send_in_finalize},
+    {"spawn", spawn},
+    {"disconnect", [] { MPI_Comm_disconnect(&communicators.back()); }},
+    {"alltoallw", [] { alltoallw(argument(0), argument(1)); }},
+    {"neighbours", neighbours},
+    {"fail_to_send", fail_to_send},
+    {"reduce_for_ever", reduce_for_ever},
+    {"match_only", match_only},
+    {"start_receive",
+     [] {
+       MPI_Recv_init(in.data(), 1, MPI_INT, peer(), tag(), MPI_COMM_WORLD, new_request());
+       MPI_Startall(1, &requests.back());
+     }},
+    {"cancel", [] { MPI_Cancel(&requests.back()), MPI_Wait(&requests.back(), none()); }},
+    {"many_tags",
+     [] {
+       for (int i = 0; i < argument(1); ++i)
+         MPI_Sendrecv_replace(in.data(), 1, MPI_INT, peer(), i, peer(), i, MPI_COMM_WORLD, none());
+     }},
+    {"idup",
+     [] {
+       MPI_Comm_idup(MPI_COMM_WORLD, &communicators.emplace_back(), new_request()), MPI_Wait(&requests.back(), none());
+     }},
+    {"test_slowly",
+     [] {
+       for (int done = 0; !done; usleep(500'000)) MPI_Test(&requests.back(), &done, none());
+     }},
+    {"late_thread",  // sends after some seconds
+     [] {
+       static std::thread thread([seconds = static_cast<unsigned>(argument(2)), to = peer(), with = tag()] {
+         sleep(seconds), MPI_Send(out.data(), 1, MPI_INT, to, with, MPI_COMM_WORLD);
+       });
+       thread.detach();
+     }},
+    {"two_threads",
+     [] {
+       std::thread other([] { MPI_Barrier(MPI_COMM_WORLD); });
+       all_reduce(1), other.join();
+     }},
+    {"make_window", [] { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &window); }},
+    {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, window); }},
+    {"put", [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, window), MPI_Win_flush(peer(), window); }},
+    {"fence", [] { MPI_Win_fence(0, window); }},
+    {"free_window", [] { MPI_Win_free(&window); }},
+    {"open_file", open_file},
+    {"write_file", [] { MPI_File_write_all(file, out.data(), 16, MPI_INT, none()); }},
+    {"close_file", [] { MPI_File_close(&file); }},
+#if MPI_VERSION >= 4
+    {"gather_large", [] { MPI_Gather_c(out.data(), 9, MPI_INT, in.data(), 9, MPI_INT, argument(0), MPI_COMM_WORLD); }},
+    {"persistent_barriers",
+     [] {
+       MPI_Barrier_init(MPI_COMM_WORLD, MPI_INFO_NULL, new_request());
+       for (int i = 0; i < 5 - (rank == argument(0)); ++i)
+         MPI_Start(&requests.back()), MPI_Wait(&requests.back(), none());
+     }},
+#endif
     {"exit", [] { _exit(0); }},
     {"abort", [] { std::abort(); }},
     {"compute", compute},
@@ -210,8 +331,26 @@ void print_cost_of_calls() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#if MPI_VERSION >= 4
+  if (argc == 2 && argv[1] == std::string("* session")) {
+    MPI_Session session;
+    MPI_Group group;
+    MPI_Comm all;
+    MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
+    MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+    MPI_Comm_create_from_group(group, "all", MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &all);
+    MPI_Comm_rank(all, &rank);
+    return MPI_Recv(in.data(), 1, MPI_INT, rank ^ 1, 7, all, MPI_STATUS_IGNORE);
+  }
+#endif
   int provided;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  const bool threads = argc == 2 && std::string(argv[1]).find("_thread") != std::string::npos;
+  MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
+  if (MPI_Comm parent; MPI_Comm_get_parent(&parent), argc == 2 && parent != MPI_COMM_NULL) {
+    sleep(static_cast<unsigned>(std::atoi(argv[1] + sizeof "child")));
+    MPI_Send(out.data(), 1, MPI_INT, 0, 1, parent), MPI_Comm_disconnect(&parent);
+    return MPI_Finalize();
+  }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   communicators = {MPI_COMM_WORLD};

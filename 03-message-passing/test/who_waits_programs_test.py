@@ -1,11 +1,12 @@
 """who_waits on programs that hang or are slow: waiting_programs, and programs that are not ours, with one mistake put into one
 call of one rank: OSU's micro-benchmarks, and NVIDIA's examples of NCCL on emulated GPUs.
 
-usage: who_waits_programs_test.py BUILD own|open-mpi|open-mpi-5|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl [ROW ...]
+usage: who_waits_programs_test.py BUILD own|own-mpich|mpi4py|open-mpi|open-mpi-5|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl [ROW ...]
 
 The sources are taken from the folder in MULTINODE_FOREIGN_SOURCES, or from ../shared/sources beside this repository. Each
 mistake must be explained with its cause, rank and call, and a rank that is only late must not be accused. The rows of srun
-need Slurm: bash ci/test-cluster/slurm with 2 -- python3 who_waits_programs_test.py ...
+need Slurm: bash ci/test-cluster/slurm with 2 -- python3 who_waits_programs_test.py ... Those of mpi4py run with /usr/bin/python3, and
+with the Python in MULTINODE_MPI4PY or ~/.cache/multinode/mpi4py, where these have mpi4py.
 Exit status: 0 every row right, 1 a row wrong, 77 nothing to run.
 """
 import argparse
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "common/emulated-gpu/test"))
@@ -55,11 +57,39 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* sub_grid; !2 barrier 1; 2 barrier; * barrier", "deadlock", "call 1 of the communicator of ranks 0, 2"),
     ("* self; 2 receive 0 7 1 1; * barrier", "deadlock", "rank 2 does not send to 2: rank 2 is in MPI_Recv"),
     ("* 20*barrier_in_a_thread; * receive right 7; * send left 7", "deadlock", NO_SEND),
-    ("3 gather 0 8; !3 gather 0; 1 receive 2 7; * barrier", "mismatch", "rank 3: MPI_Gather, call 4 of MPI_COMM_WORLD, root 0, 32 B"),
+    ("3 gather 0 8; !3 gather 0; 1 receive 2 7; * barrier", "deadlock", "rank 2 does not send to 1"),
+    ("0 receive 1 7; 1 receive 0 7; 2 receive 3 7; 3 receive 2 7", "deadlock", "(?s)0 waits for 1, 1 waits for 0.*2 waits for 3, 3 waits for 2"),
+    ("* sloppy_broadcast; * 10*barrier; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
+    ("* alltoallw 2 0; * barrier", "mismatch", "rank 0 expects 16 B from rank 2, which sends nothing to it"),
+    ("* neighbours", "mismatch", "MPI_Neighbor_allgather, .* rank 0 expects 4 B from rank 0, which sends nothing to it"),
+    ("!2 group; * barrier", "deadlock", "rank 2 is not in MPI_Comm_create_group: rank 2 is in MPI_Barrier"),
+    ("* join_halves 1 42 42", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* remote leader rank 1"),
+    ("* join_halves 0 42 43", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* tag 43"),
+    ("* join_halves 0 42 42; !3 barrier 1", "deadlock", "rank 3 is not in MPI_Barrier: .*\n.* between ranks 0-1 and ranks 2-3"),
+    ("0 many_tags 1 3000; 1 many_tags 0 3000; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock", "(?s)0 waits for 1.*more pairs of peer and tag"),
+    ("* idup; 0 receive 1 7 1 1; 1 receive 0 7 1 1; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
+    ("0 ireceive 1 5; 0 cancel; 0 receive 1 6; 1 receive 0 6; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
+    ("0 send 1 5; 1 match_only 0 5; 1 receive 0 5; * barrier", "deadlock", "rank 0 has sent such a message, rank 1 took it with its MPI_Mprobe"),
+    ("0 send 1 5; 1 start_receive 0 5; 1 receive 0 5; * barrier", "deadlock", "rank 1 took it with its MPI_Recv_init"),
+    ("0 fail_to_send 1 5; 1 receive 0 5; * barrier", "error", "MPI_Bsend to rank 1, tag 5, 4 MiB of rank 0 has returned an error"),
+    ("0 ireceive 1 7; 1 ireceive 0 7; 0 test; 1 test; * barrier", "polling", NO_SEND),
+    ("0 ireceive 1 7; 1 ireceive 0 7; 0 test_slowly; 1 test_slowly; * barrier", "polling", NO_SEND),
+    ("0 two_threads; !0 receive 0 7", "threads", "two threads of rank 0 are in collectives of one communicator"),
+    ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*never_end"),
+    ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file of ranks 0-3"),
+    ("* make_window; !2 fence; 2 free_window", "mismatch", "rank 2: MPI_Win_free, call 1 of the window of ranks 0-3"),
+    ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window of ranks 0-3"),
     # Right programs
+    ("0 late_thread 1 7 4; 1 late_thread 0 7 4; 0 receive 1 7; 1 receive 0 7; * barrier", "", "another of its threads .* may still make a call"),
+    ("0 send_in_finalize 4; 1 receive 0 9", "", "rank 0 .* in MPI_Finalize .* a function of the program may run there"),
+    ("* sloppy_broadcast; * spawn 4; 0 receive 0 1 1 1; * barrier; * disconnect", "", "what rank 0 waits for is not recorded: it is in MPI_Recv|rank 0 .* is in MPI_Recv"),
+    ("* sloppy_broadcast; 0 sleep 4; * barrier", "", "rank 0 is not in MPI_Barrier: ranks 1-3 wait for it"),
     ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
     ("* group; 1 send 0 7 1 1; 0 receive any any 1 1; * barrier 1; * barrier", "", ""),
 ]]
+# A gdb that fails: nothing is said of what the rank does that is in no recorded call.
+OWN += [("1 sleep 4; * barrier", 4, "no gdb", "", r"rank 1 .* in no recorded call, and without its stack"),
+        ("* open_file; 0 close_file; * barrier; !0 close_file", 4, "no gdb", "deadlock", "rank 0 is in MPI_File_close, call 1 of the file")]
 # Right programs, in which a rank L is late: what it does, and how the others wait for it. In every tenth, all are late.
 WORK = ["compute 4", "sleep 4", "read_pipe 4", "compute_in_a_thread 4", "be_stopped 4", "400*nap 10", "run_sleep 4"]
 MEETINGS = [
@@ -71,6 +101,18 @@ MEETINGS = [
 ]
 OWN += [(f"* 20*halves; {'*' if i % 10 == 9 else 'L'} {WORK[i % 7]}; {MEETINGS[i % 19]}".replace("L", str(i % 4)), 4, "", "",
          r"rank \d" if i % 10 == 9 else rf"rank {i % 4} \(") for i in range(40)]
+OWN_MPICH = [(program, 4, "", cause, says) for program, cause, says in [
+    ("0 gather_large 0; !0 gather 0; * all_reduce; 0 sleep 4; * broadcast 0", "", "rank 0 is not in MPI_Bcast"),
+    ("* persistent_barriers 1; * barrier", "deadlock", "rank 1 is not in MPI_Barrier_init: rank 1 is in MPI_Barrier"),
+    ("* session", "deadlock", "0 waits for 1, 1 waits for 0"),
+]] + [row for row in OWN if any(word in row[0] for word in ("alltoallw", "neighbours", "group", "join_halves", "_thread", "match_only", "_receive", "finalize"))]
+PYTHONS = ["/usr/bin/python3", os.environ.get("MULTINODE_MPI4PY", os.path.expanduser("~/.cache/multinode/mpi4py")) + "/bin/python"]
+MPI4PY = [(f"{python} {text}", 2, "", cause, says) for python in PYTHONS for text, cause, says in [
+    ("w.recv(source=1 - w.rank)", "deadlock", "0 waits for 1, 1 waits for 0"),
+    ("w.send(bytes(1 << 24), dest=w.rank); w.recv(source=w.rank)", "deadlock", "0 waits for 0: deadlock"),
+    ("w.rank and __import__('time').sleep(4); w.barrier()", "", "rank 1 is not in MPI_Barrier: rank 0 waits for it"),
+    ("w.rank or 1 / 0; w.barrier()", "deadlock", "rank 0 is not in MPI_Barrier: rank 0 is in MPI_Finalize"),
+]]
 OSU = [
     ("pt2pt/osu_latency", 2, "1 MPI_Send 50 skip", "deadlock", "rank 1 does not send to 0"),
     ("pt2pt/osu_latency", 2, "0 MPI_Send 50 skip", "deadlock", "rank 0 does not send to 1"),
@@ -136,7 +178,9 @@ OPEN_MPI_5 = os.environ.get("MULTINODE_OPEN_MPI_5", os.path.expanduser("~/.cache
 ALIVE, ALIVE_NCCL = ([row for row in rows if row[3] != "ended"][::3] for rows in (OSU, NCCL))
 # how, rows, compiler of the mistakes, command before the number of ranks
 HOW = {
-    "own": (OWN, "mpicc", ["mpirun", "-n"]),
+    "own": (OWN, "mpicc", ["mpirun", "--oversubscribe", "-n"]),
+    "own-mpich": (OWN_MPICH, "mpicc.mpich", ["mpirun.mpich", "-n"]),
+    "mpi4py": (MPI4PY, "mpicc", ["mpirun", "-n"]),
     "open-mpi": (OSU, "mpicc", ["mpirun", "-n"]),
     "open-mpi-5": (OSU, f"{OPEN_MPI_5}/mpicc", [f"{OPEN_MPI_5}/mpirun", "-n"]),
     "mpich": (OSU, "mpicc.mpich", ["mpirun.mpich", "-n"]),
@@ -161,6 +205,15 @@ def command_of(name, options, folder, compiler):
     """The command of a program. Raises FileNotFoundError where its sources are not here."""
     if name == "nccl_without_mpi":
         return [options.build / "03-message-passing" / name, folder / "id"]
+    if "python" in name:
+        python, text = name.split(" ", 1)
+        if subprocess.run([python, "-c", "import mpi4py"], capture_output=True, check=False).returncode:
+            raise FileNotFoundError(f"{python} has no mpi4py")
+        return [python, "-c", f"from mpi4py import MPI; w = MPI.COMM_WORLD\n{text}"]
+    if " " in name and options.how == "own-mpich":
+        if not (folder / "own").exists():
+            subprocess.run(["mpicxx.mpich", "-std=c++20", "-O1", HERE / "waiting_programs.cpp", "-o", folder / "own"], check=True)
+        return [folder / "own", name]
     if " " in name:
         return [options.build / "03-message-passing/test/waiting_programs", name]
     example = next((program for program in foreign_test.TABLE if program.name == name), None)
@@ -183,19 +236,40 @@ def explain(row, command, library, launch, options, folder):
         file.unlink(missing_ok=True)
     if options.how in ("nccl", "mnrun", "torchrun", "srun-nccl"):
         launch = [options.build / "emulated-gpu/with-gpus", str(ranks), *launch]
+    environment = {**foreign_test.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}
+    if mistake == "no gdb":
+        for tool in ("gdb", "eu-stack"):
+            (folder / tool).write_text("#!/bin/sh\nexit 1\n")
+            (folder / tool).chmod(0o755)
+        environment["PATH"], mistake = f"{folder}:{environment.get('PATH', os.environ['PATH'])}", ""
     plant = ["sh", "-c", f'LD_PRELOAD={library}:$LD_PRELOAD exec "$@"', "sh"] if mistake else []
     # The status of each who_waits itself: Open MPI's launcher may crash or hang if ranks are in MPI_Finalize when others die, also
     # without who_waits. A program that is late by the mistake `stop` never ends.
     note = ["sh", "-c", 'trap : TERM; "$@"; status=$?; echo $status >> "$0"; exit $status', statuses] if cause != "late" else []
     # In our programs, half of the time between two turns: a rank may move and wait again without being seen to move.
-    after = "2" if options.how != "own" else "0.5" if cause else "1"
+    after = "2" if not options.how.startswith("own") else "0.5" if cause else "1"
     limit = {"late": "40", "": "900"}.get(cause, "200")
-    result = subprocess.run(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "03-message-passing/who_waits", "--after", after,
-                             "--json", lines, "--", *plant, *command],
-                            env={**foreign_test.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}, stdin=subprocess.DEVNULL, capture_output=True,
-                            text=True, check=False)
-    found = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    text = "\n".join("\n".join(one["lines"]) for one in found)
+
+    def explanations():
+        found = [json.loads(line) for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n")] if lines.exists() else []
+        return found, "\n".join("\n".join(one["lines"]) for one in found)
+
+    with open(folder / "out", "w+", encoding="utf-8") as out, open(folder / "err", "w+", encoding="utf-8") as err, \
+            subprocess.Popen(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "03-message-passing/who_waits", "--end", "--after",
+                              after, "--json", lines, "--", *plant, *command], env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
+                             stderr=err) as process:
+        hangs = False  # explained, without a proof: it goes on
+        while process.poll() is None and not hangs:
+            time.sleep(0.2)
+            found, text = explanations()
+            hangs = cause not in ("", "late") and re.search(says, text) and any(one["cause"] == cause for one in found) and not any(
+                one["certain"] or "gone" in text for one in found)
+        if hangs:
+            process.terminate()
+        process.wait()
+        out.seek(0), err.seek(0)
+        result = subprocess.CompletedProcess([], process.returncode, out.read(), err.read())
+    found, text = explanations()
     if not re.search(says, text):
         return f"it does not say '{says}': {text or result.stdout + result.stderr}"
     if cause in ("", "late"):  # nothing is proved
@@ -206,7 +280,7 @@ def explain(row, command, library, launch, options, folder):
             return f"it accuses: {wrong}"
     elif cause not in (one["cause"] for one in found):
         return f"the cause is '{found[-1]['cause']}', not '{cause}': {text}"
-    if cause == "late":
+    if cause == "late" or hangs:
         return ""
     ended = statuses.read_text().split() if statuses.exists() else []
     if cause == "":

@@ -23,7 +23,8 @@ RankState rank(int number, int size, std::uint64_t collectives = 0) {
   rank_state.world_size = size;
   rank_state.process = 'R';
   rank_state.quiet = 60;
-  rank_state.communicators.push_back({world_id, collectives, size, number, false});
+  rank_state.stack = "in work <- main";
+  rank_state.communicators.push_back({world_id, collectives, size, number});
   return rank_state;
 }
 RankState in(RankState rank_state, const Call& call) {
@@ -107,12 +108,16 @@ TEST(WhoWaits, ARankMayStillSendThatHasNotMadeTheCommunicatorYet) {
 
 TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   RankState a = rank(0, 2), b = rank(1, 2);
-  a.stack = "in ompi_win_create <- PMPI_Win_create <- main";
+  a.stack = "in ompi_comm_join <- PMPI_Comm_join <- main";
   b.stack = "in wait <- MPI_Bcast <- main";  // a wrapper of another library
   const Verdict verdict = explain({a, b});
   EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
   EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
-  EXPECT_SAYS(verdict.lines.at(1), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+  EXPECT_SAYS(verdict.lines.at(2), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+  a.stack = b.stack = "";
+  EXPECT_EQ(explain({a, b}).cause, "cannot tell");
+  EXPECT_SAYS(explain({a, b}).lines.at(0),
+              "in no recorded call, and without its stack (gdb or eu-stack) it cannot be told");
 }
 
 TEST(WhoWaits, AThreadThatWaitsIsExplainedAlthoughAnotherIsOutside) {
@@ -123,14 +128,15 @@ TEST(WhoWaits, AThreadThatWaitsIsExplainedAlthoughAnotherIsOutside) {
   EXPECT_EQ(verdict.cause, "late");
   EXPECT_FALSE(verdict.certain);
   EXPECT_SAYS(verdict.lines.at(0), "is in MPI_Recv from rank 1, tag 7 for 60 s; another of its threads is outside");
-  EXPECT_EQ(verdict.lines.at(1), "  rank 1 does not send to 0: rank 1 is in MPI_Finalize");
+  EXPECT_EQ(verdict.lines.at(1), "  rank 0 is not in MPI_Finalize: rank 1 waits for it");
+  EXPECT_EQ(verdict.lines.at(2), "  rank 1 does not send to 0: rank 1 is in MPI_Finalize");
   RankState both = in(rank(1, 2), receive(0, 7));
   both.other_thread = true;
   EXPECT_EQ(explain({threads, both}).cause, "late");
   EXPECT_EQ(explain({threads, both}).culprits, (std::vector{0, 1}));
 }
 
-TEST(WhoWaits, TheNetworkIsNotBlamedForAnUnknownWait) {
+TEST(WhoWaits, AnUnknownWaitIsSaid) {
   const Call wait{.kind = Kind::MPI_Wait};  // for a request that is not recorded
   const Verdict verdict = explain({in(rank(0, 2), wait), in(rank(1, 2), wait)});
   EXPECT_EQ(verdict.cause, "cannot tell");
@@ -140,10 +146,10 @@ TEST(WhoWaits, TheNetworkIsNotBlamedForAnUnknownWait) {
 TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
   const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
   RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
-  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, false, {call}});
+  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, Sort::communicator, -1, {call}});
   Call other = call;
   other.kind = Kind::MPI_Bcast;
-  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, false, {other}});
+  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, Sort::communicator, -1, {other}});
   EXPECT_FALSE(explain({a, b}).certain);
 }
 
@@ -152,15 +158,24 @@ TEST(WhoWaits, RanksOfNcclAreTranslated) {
   const auto id = std::uint64_t{77};
   for (int i = 0; i < 3; ++i) {
     ranks.push_back(in(rank(i, 3), {.kind = Kind::cudaStreamSynchronize}));
-    ranks.back().communicators.push_back({id, 0, 3, 2 - i, true});
+    ranks.back().communicators.push_back({id, 0, 3, 2 - i, Sort::nccl});
   }
   ranks[0].traffic.push_back({id, 0, 0, 0, 1});  // has called ncclRecv from NCCL's rank 0, which is rank 2
   ranks[2] = rank(2, 3);
-  ranks[2].communicators.push_back({id, 0, 3, 0, true});
+  ranks[2].communicators.push_back({id, 0, 3, 0, Sort::nccl});
   ranks[2].finalized = true;
   const Verdict verdict = explain(ranks);
   EXPECT_EQ(verdict.cause, "ended");
   EXPECT_SAYS(verdict.lines[0], "rank 2 has not called ncclSend to 0: rank 2 is past MPI_Finalize");
+  // The receive is on another stream than the one that rank 0 waits for.
+  ranks[0].traffic[0].tag = 5;
+  ranks[0].waits[0].call.tag = 6;
+  EXPECT_FALSE(explain(ranks).certain);
+  ranks[0].waits[0].call.tag = 5;
+  EXPECT_TRUE(explain(ranks).certain);
+  ranks[2].finalized = false;  // it is late, and the reason is said
+  EXPECT_EQ(explain(ranks).cause, "late");
+  EXPECT_EQ(explain(ranks).lines.at(1), "  rank 2 has not called ncclSend to 0: rank 0 waits for it");
 }
 
 // Ranks that have made 200 calls and remember the last 64: so many barriers, the others are broadcasts.
@@ -176,22 +191,23 @@ RankState after_200(int number, std::uint32_t barriers, Kind last = Kind::MPI_Ba
 }
 
 TEST(WhoWaits, AMismatchBeforeTheHistoryIsFoundInTheNumbers) {
-  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), after_200(2, 150)}).cause, "network");
+  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), after_200(2, 150)}).cause, "started");
   RankState ahead = after_200(2, 150);  // by two calls, which is right
   ahead.communicators[0].collectives = 202;
+  ahead.waits[0].call.sequence = 202;
   for (std::uint64_t n = 201; n <= 202; ++n)
     ahead.communicators[0].history.push_back({.kind = Kind::MPI_Barrier, .communicator = world_id, .sequence = n});
   ahead.communicators[0].of_kind[static_cast<std::size_t>(Kind::MPI_Barrier)] += 2;
-  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), ahead}).cause, "network");
-  const Verdict verdict = explain({after_200(0, 150), after_200(1, 151), ahead});
+  const Verdict verdict = explain({after_200(0, 150), after_200(1, 151), after_200(2, 150)});
   EXPECT_EQ(verdict.cause, "mismatch");
-  EXPECT_TRUE(verdict.certain);
+  EXPECT_FALSE(verdict.certain);  // all have left it
   EXPECT_EQ(verdict.lines.at(0), "before call 200, the ranks have made different calls in MPI_COMM_WORLD:");
   EXPECT_EQ(verdict.lines.at(1), "  rank 1: 151 MPI_Barrier, 49 MPI_Bcast");
   EXPECT_EQ(verdict.lines.at(2), "  ranks 0, 2: 150 MPI_Barrier, 50 MPI_Bcast");
+  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), ahead}).cause, "late");  // who waits for 0 and 1
 }
 
-TEST(WhoWaits, AMismatchDoesNotEndAProgramOfWhichARankComputes) {
+TEST(WhoWaits, AMismatchIsOnlyCertainWhereNobodyCanMove) {
   RankState computes = after_200(1, 150, Kind::MPI_Bcast);
   EXPECT_TRUE(explain({after_200(0, 150), computes, after_200(2, 150)}).certain);
   computes.waits.clear();
@@ -202,6 +218,9 @@ TEST(WhoWaits, AMismatchDoesNotEndAProgramOfWhichARankComputes) {
   RankState failed = after_200(1, 150, Kind::MPI_Bcast);  // a call that returned an error, and did not happen
   failed.incomplete = true;
   EXPECT_FALSE(explain({after_200(0, 150), failed, after_200(2, 150)}).certain);
+  RankState unknown_wait = after_200(1, 150, Kind::MPI_Bcast);  // for a process that is not seen
+  unknown_wait.waits[0].call = {.kind = Kind::MPI_Recv, .peer = unknown, .communicator = uncertain_id | 7};
+  EXPECT_FALSE(explain({after_200(0, 150), unknown_wait, after_200(2, 150)}).certain);
 }
 
 TEST(WhoWaits, RanksThatOnlyTestForEachOtherAreExplainedButNotEnded) {
@@ -228,15 +247,19 @@ TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
   EXPECT_EQ(with(ended).cause, "ended");
   EXPECT_TRUE(with(ended).certain);
   EXPECT_SAYS(with(ended).lines[0], "rank 1 is not in ncclCommInitRank: rank 1 is gone: exit status 0");
-  EXPECT_EQ(with(in(rank(1, 3), start)).cause, "network");
+  EXPECT_EQ(with(in(rank(1, 3), start)).cause, "started");
 }
 
-TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) { EXPECT_EQ(explain({rank(0, 1), rank(1, 1)}).cause, "separate"); }
+TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) {
+  EXPECT_EQ(explain({rank(0, 1), rank(1, 1)}).cause, "separate");
+  EXPECT_EQ(explain({rank(1, 2)}).cause, "part");
+  EXPECT_SAYS(explain({rank(1, 2)}).lines.at(0), "mpirun -n 2 who_waits -- ./program");
+}
 
 #ifdef PATH_waiting_programs
 TEST(WhoWaits, ASignalAsksForAnExplanation) {
   const TemporaryFolder folder;
-  Process process(under_mpirun(4, {PATH_who_waits, "--", PATH_waiting_programs, "* receive right 7"}),
+  Process process(under_mpirun(4, {PATH_who_waits, "--end", "--", PATH_waiting_programs, "* receive right 7"}),
                   {{"HOME", folder.path().string()}});
   ASSERT_TRUE(process.wait_for("3 sums are right"));
   process.signal(SIGUSR1);  // mpirun forwards it; it asks again if the program did not hang yet
@@ -250,6 +273,9 @@ TEST(WhoWaits, BadCommandLinesAreRefused) {
   for (const auto& [command, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--after", "0", "--", "true"}, "--after must be from 0.5 to 1000000, not 0"},
            {{}, "a program is needed, after --"},
+           {{"--after", "5", "./program"}, "the program goes after --: who_waits [options] -- ./program"},
+           {{"--", "mpirun", "-n", "2", "true"}, "it goes behind mpirun: mpirun ... who_waits -- ./program"},
+           {{"--", PATH_who_waits, "--", "true"}, "who_waits runs inside of who_waits: leave one of them out"},
            {{"--afterwards", "1", "--", "true"}, "--afterwards"}}) {
     std::vector<std::string> all = {PATH_who_waits};
     all.insert(all.end(), command.begin(), command.end());
@@ -263,6 +289,15 @@ TEST(WhoWaits, BadCommandLinesAreRefused) {
 TEST(WhoWaits, AProgramWithoutMpiHasItsOwnExitStatus) {
   EXPECT_EQ(run({PATH_who_waits, "--", "sh", "-c", "exit 7"}).status, 7);
   EXPECT_EQ(run({PATH_who_waits, "--", "true"}).status, 0);
+}
+
+TEST(WhoWaits, APartOfTheProgramWithoutItIsSaidAtOnce) {
+  const TemporaryFolder folder;
+  const Result result = run(under_mpirun(1, {PATH_who_waits, "--", PATH_waiting_programs, "* barrier", ":", "-n", "1",
+                                             PATH_waiting_programs, "* barrier"}),
+                            {{"HOME", folder.path().string()}});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_SAYS(result.err, "was started without it: every part of the program needs who_waits --");
 }
 #endif
 

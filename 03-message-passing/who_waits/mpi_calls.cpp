@@ -6,7 +6,11 @@
 #include <mpi.h>
 #include <boost/container/small_vector.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -20,11 +24,15 @@ namespace who_waits {
 
 namespace {
 
+void* open_mpi_handle(const char* name) {
+  void* const known = ::dlsym(RTLD_DEFAULT, name);
+  return known ? known : symbol(name);
+}
 #ifdef OPEN_MPI
-#define HANDLE(function, type, mpich, open_mpi)                                    \
-  type function() {                                                                \
-    static const auto handle = static_cast<type>(::dlsym(RTLD_DEFAULT, open_mpi)); \
-    return handle;                                                                 \
+#define HANDLE(function, type, mpich, open_mpi)                              \
+  type function() {                                                          \
+    static const auto handle = static_cast<type>(open_mpi_handle(open_mpi)); \
+    return handle;                                                           \
   }
 #else
 #define HANDLE(function, type, mpich, open_mpi) \
@@ -35,10 +43,10 @@ HANDLE(self, MPI_Comm, MPI_COMM_SELF, "ompi_mpi_comm_self")
 HANDLE(null_communicator, MPI_Comm, MPI_COMM_NULL, "ompi_mpi_comm_null")
 HANDLE(null_type, MPI_Datatype, MPI_DATATYPE_NULL, "ompi_mpi_datatype_null")
 
-// Between MPI_Init and MPI_Finalize, of a record. Outside of these, and for arguments that are wrong, the wrappers must
-// call nothing of MPI, because the error would name that function instead of the program's.
-std::atomic<bool> running{false};
-bool skips() { return !running.load(std::memory_order_relaxed) || inside(); }
+// MPI_Init and the sessions, of a record, that have started and not ended. Without one, and for arguments that are
+// wrong, the wrappers must call nothing of MPI, because the error would name that function instead of the program's.
+std::atomic<int> running{0};
+bool skips() { return running.load(std::memory_order_relaxed) <= 0 || inside(); }
 
 template <class Handle>
 std::uintptr_t value_of(Handle handle) {
@@ -54,26 +62,76 @@ std::uint64_t bytes_of(std::int64_t count, MPI_Datatype type) {
   return size < 0 ? 0 : static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(size);
 }
 
+#if MPI_VERSION >= 4
+MPI_Group of_sessions = MPI_GROUP_NULL;  // all processes, for a program of sessions
+#endif
+std::vector<std::int32_t> world_ranks(MPI_Group group) {
+  MPI_Group all;
+  int size = 0;
+#if MPI_VERSION >= 4
+  if (of_sessions != MPI_GROUP_NULL)
+    all = of_sessions;
+  else
+#endif
+    PMPI_Comm_group(world(), &all);
+  PMPI_Group_size(group, &size);
+  std::vector<std::int32_t> ranks(static_cast<std::size_t>(size)), in_world(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  PMPI_Group_translate_ranks(group, size, ranks.data(), all, in_world.data());
+#if MPI_VERSION >= 4
+  if (all != of_sessions)
+#endif
+    PMPI_Group_free(&all);
+  for (std::int32_t& one : in_world) one = one < 0 ? unknown : one;
+  return in_world;
+}
+std::vector<std::int32_t> world_ranks(int (*group_of)(MPI_Comm, MPI_Group*), MPI_Comm comm) {
+  MPI_Group group;
+  group_of(comm, &group);
+  std::vector<std::int32_t> ranks = world_ranks(group);
+  PMPI_Group_free(&group);
+  return ranks;
+}
+
+// How often communicators with this id were made by calls that are in no order.
+std::uint64_t numbered(std::uint64_t id) {
+  static std::mutex mutex;
+  static auto* const numbers = new std::map<std::uint64_t, std::uint64_t>;
+  const std::lock_guard lock(mutex);
+  return mix(id, ++(*numbers)[id]);
+}
+
 // An id is made of the members, too.
-Communicator& add_communicator(MPI_Comm handle, std::uint64_t id) {
-  int rank = 0, size = 0, between = 0;
+std::uint64_t with_members(std::uint64_t id, const std::vector<std::int32_t>& ranks) {
+  const std::uint64_t uncertain = id & uncertain_id;
+  for (const std::int32_t one : ranks) id = mix(id & ~uncertain_id, static_cast<std::uint64_t>(one)) | uncertain;
+  return id;
+}
+Communicator& add_communicator(MPI_Comm handle, std::uint64_t id, bool in_no_order = false) {
+  int rank = 0, between = 0, side = -1;
   PMPI_Comm_rank(handle, &rank);
   PMPI_Comm_test_inter(handle, &between);
-  MPI_Group members, all;
-  between ? PMPI_Comm_remote_group(handle, &members) : PMPI_Comm_group(handle, &members);
-  PMPI_Comm_group(world(), &all);
-  PMPI_Group_size(members, &size);
-  std::vector<std::int32_t> ranks(static_cast<std::size_t>(size)), world_ranks(ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  PMPI_Group_translate_ranks(members, size, ranks.data(), all, world_ranks.data());
-  PMPI_Group_free(&members);
-  PMPI_Group_free(&all);
-  const std::uint64_t uncertain = between ? uncertain_id : id & uncertain_id;
-  for (std::int32_t& one : world_ranks) {
-    if (one < 0) one = unknown;
-    if (id != world_id) id = mix(id & ~uncertain_id, static_cast<std::uint64_t>(one)) | uncertain;
+  std::vector<std::int32_t> ranks = world_ranks(PMPI_Comm_group, handle);
+  auto size = ranks.size();
+  if (between) {
+    auto others = world_ranks(PMPI_Comm_remote_group, handle);
+    side = std::ranges::min(others) < std::ranges::min(ranks);
+    size += others.size();
+    if (std::ranges::count(ranks, unknown) + std::ranges::count(others, unknown)) id |= uncertain_id;
+    id = side ? with_members(with_members(id, others), ranks) : with_members(with_members(id, ranks), others);
+    ranks = std::move(others);
+  } else if (id != world_id) {
+    id = with_members(id, ranks);
   }
-  return add(value_of(handle), id, size, rank, std::move(world_ranks));
+  if (in_no_order && !(id & uncertain_id)) id = numbered(id);
+  return add(value_of(handle), id, static_cast<int>(size), rank, std::move(ranks), Sort::communicator, side);
+}
+
+// For an object that has the members of this communicator. Its creation is the call.
+Communicator& add_like(const Communicator& one, std::uintptr_t handle, const Call& call, Sort sort) {
+  return add(handle, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id),
+             one.shared ? one.shared->size.load() : 0, one.shared ? one.shared->rank.load() : 0, one.world_ranks, sort,
+             one.shared ? one.shared->side.load() : -1);
 }
 
 // nullptr: its creation was not seen, or it is none. See used().
@@ -85,8 +143,14 @@ Communicator* communicator(MPI_Comm handle) {
 }
 
 // After a recorded call.
+void keep_error(const Call& call, int result) {
+  if (call.kind != Kind::none && result != MPI_SUCCESS) {
+    record()->failed.store(call);
+    if (role_of(call.kind) != Role::busy && role_of(call.kind) != Role::other) record()->incomplete = true;
+  }
+}
 void used(const Call& call, MPI_Comm handle, int result) {
-  if (call.kind != Kind::none && result != MPI_SUCCESS) record()->incomplete = true;
+  keep_error(call, result);
   if (call.communicator == uncertain_id && result == MPI_SUCCESS && !find(value_of(handle)))
     add_communicator(handle, uncertain_id);
 }
@@ -120,8 +184,16 @@ void received(const Call& call, const MPI_Status& status) {
     receive_from(call, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag());
 }
 
+std::array<std::atomic<bool>, std::tuple_size_v<decltype(Record::requests)>> cancelled;
 void end(int number, const MPI_Status& status) {
   const Call call = complete(number);
+  int did_not_happen = 0;
+  if (number >= 0 && cancelled[static_cast<std::size_t>(number)].exchange(false))
+    PMPI_Test_cancelled(&status, &did_not_happen);
+  if (did_not_happen) {
+    if (role_of(call.kind) == Role::send) record()->unknown_calls = true;  // it was counted
+    return;
+  }
   if (role_of(call.kind) == Role::receive) received(call, status);
   if (role_of(call.kind) == Role::collective) meet({.number = call.meeting, .waits = call.waits != 0});
 }
@@ -141,7 +213,11 @@ Call restart(MPI_Request request) {
     return {};
   }
   Call call = found->second;
-  post(call);
+  if (role_of(call.kind) == Role::collective) {
+    if (Communicator* const starts = find(value_of(request))) call = starts->next(call);
+  } else {
+    post(call);
+  }
   start(value_of(request), call);
   return call;
 }
@@ -178,7 +254,7 @@ INLINE int message(A... a) {
       return rank == MPI_ANY_SOURCE ? any : rank == MPI_PROC_NULL ? no_rank : where ? where->world_rank(rank) : unknown;
     };
     static_assert(MPI_ANY_TAG == any);
-    call.kind = kind;  // no copy of a Call that was just made: such loads wait
+    call.kind = base(kind);  // no copy of a Call that was just made: such loads wait
     call.communicator = where ? where->id : uncertain_id;
     call.peer = peer(std::get<comm - 2>(all)), call.tag = std::get<comm - 1>(all);
     if constexpr (has_data) call.bytes = bytes_of(std::get<1>(all), std::get<2>(all));
@@ -217,6 +293,8 @@ INLINE int message(A... a) {
     // After MPI_Mprobe, no other receive can get the message.
     if ((!probes || kind == Kind::MPI_Mprobe || kind == Kind::MPI_Improbe) && call.kind != Kind::none)
       received(call, *last);
+    if constexpr (kind == Kind::MPI_Mprobe || kind == Kind::MPI_Improbe)  // until MPI_Mrecv
+      start(value_of(*std::get<sizeof...(A) - 2>(all)), call);
     return result;
   }
 }
@@ -256,7 +334,9 @@ INLINE int waiting(A... a) {
     found = *std::get<last - 1>(all);
   if (!found) {
     const auto request = std::ranges::find_if(numbers, [](int number) { return number >= 0; });
-    if (request != numbers.end()) poll(started(*request));
+    const bool one_of_many =
+        (some || of_any) && std::ranges::count_if(numbers, [](int number) { return number >= 0; }) > 1;
+    if (request != numbers.end()) poll(one_of_many ? Call{.kind = kind} : started(*request));
   } else if constexpr (some) {  // or MPI_UNDEFINED, which is negative, as below
     for (int i = 0; i < *std::get<2>(all); ++i) ended(std::get<3>(all)[i], i);
   } else if constexpr (of_any) {
@@ -267,15 +347,82 @@ INLINE int waiting(A... a) {
   return result;
 }
 
+// What a collective expects from and sends to each peer. A piece: a rank in MPI_COMM_WORLD, and bytes.
+using Pieces = std::vector<std::pair<std::int32_t, std::uint64_t>>;
+void keep_pieces(const Call& call, const Pieces& from, const Pieces& to) {
+  PiecesRecord& pieces = record()->pieces;
+  pieces.communicator = 0;
+  if (from.size() + to.size() > pieces.pieces.size()) return;
+  std::size_t at = 0;
+  for (const auto* const side : {&from, &to})
+    for (const auto& [peer, bytes] : *side) pieces.pieces[at++] = static_cast<std::uint64_t>(peer) << 40 | bytes;
+  pieces.from = static_cast<std::uint32_t>(from.size()), pieces.to = static_cast<std::uint32_t>(to.size());
+  pieces.sequence = call.sequence, pieces.communicator = call.communicator;
+}
+// Sources and destinations in a topology, as ranks of its communicator.
+void neighbours(MPI_Comm comm, std::vector<int>& from, std::vector<int>& to) {
+  int topology = 0, numbers[3] = {}, rank = 0;
+  PMPI_Topo_test(comm, &topology);
+  PMPI_Comm_rank(comm, &rank);
+  const auto resize = [](auto& list, int size) { list.resize(static_cast<std::size_t>(size)); };
+  if (topology == MPI_DIST_GRAPH) {
+    PMPI_Dist_graph_neighbors_count(comm, &numbers[0], &numbers[1], &numbers[2]);
+    resize(from, numbers[0]), resize(to, numbers[1]);
+    std::vector<int> weights(from.size()), more(to.size());
+    PMPI_Dist_graph_neighbors(comm, numbers[0], from.data(), weights.data(), numbers[1], to.data(), more.data());
+  } else if (topology == MPI_GRAPH) {
+    PMPI_Graph_neighbors_count(comm, rank, numbers);
+    resize(from, numbers[0]);
+    PMPI_Graph_neighbors(comm, rank, numbers[0], from.data());
+    to = from;
+  } else if (topology == MPI_CART) {
+    PMPI_Cartdim_get(comm, numbers);
+    resize(from, 2 * numbers[0]);
+    for (int i = 0; i < numbers[0]; ++i) PMPI_Cart_shift(comm, i, 1, &from[2 * i], &from[2 * i + 1]);
+    to = from;
+  }
+}
+// The places of counts and types: one for all peers, or a list of them.
+template <int send, int send_type, int receive, int receive_type, class... A>
+void pieces(MPI_Comm comm, const Communicator& where, const Call& call, const std::tuple<A...>& all) {
+  if (std::get<0>(all) == MPI_IN_PLACE || std::get<(receive > 2 ? receive - 1 : 0)>(all) == MPI_IN_PLACE) return;
+  const auto bytes = [&](const auto& counts, const auto& types, std::size_t i) {
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(counts)>>) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(types)>, MPI_Datatype>)
+        return bytes_of(counts[i], types);
+      else
+        return bytes_of(counts[i], types[i]);
+    } else {
+      return bytes_of(counts, types);
+    }
+  };
+  const bool near = std::string_view(name_of(call.kind)).find("eighbor") != std::string_view::npos;
+  std::vector<int> sources(near ? 0 : where.world_ranks.size()), targets;
+  std::iota(sources.begin(), sources.end(), 0);
+  targets = sources;
+  if (near) neighbours(comm, sources, targets);
+  const bool is_root = where.shared && where.shared->rank == call.root, all_give = call.root < 0;
+  const bool gathers = std::string_view(name_of(call.kind)).find("ather") != std::string_view::npos;
+  Pieces from, to;
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    if (sources[i] >= 0 && (all_give || (gathers ? is_root : sources[i] == call.root)))
+      from.emplace_back(where.world_rank(sources[i]), bytes(std::get<receive>(all), std::get<receive_type>(all), i));
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    if (targets[i] >= 0 && (all_give || (gathers ? targets[i] == call.root : is_root)))
+      to.emplace_back(where.world_rank(targets[i]), bytes(std::get<send>(all), std::get<send_type>(all), i));
+  keep_pieces(call, from, to);
+}
+
 // The next collective of a communicator. `root` and `count`: the places of these arguments, or -1.
 template <Kind kind, int root, int count, class... A>
 Call in_turn(MPI_Comm comm, A... a) {
   if (skips()) return {};
   const std::tuple<A...> all(a...);
-  Call call{.kind = kind, .communicator = uncertain_id};
-  if constexpr (root >= 0) call.root = std::get<root>(all);
+  Call call{.kind = base(kind), .communicator = uncertain_id};
   Communicator* const where = communicator(comm);
   if (!where) return call;
+  if (where->between) return where->next(call);  // root and size differ between its sides
+  if constexpr (root >= 0) call.root = std::get<root>(all);
   const bool at_root = root >= 0 && where->shared && where->shared->rank == call.root;
   if constexpr (count >= 0 && root > count) {  // not all arguments count on all ranks of an intercommunicator
     constexpr int at_the_root = root == 6 ? 5 - count : count;  // of a gather or scatter
@@ -291,7 +438,16 @@ Call in_turn(MPI_Comm comm, A... a) {
   } else if constexpr (named<kind>("", "scan")) {
     call.gives = call.waits = false;
   }
-  return where->next(call);
+  call = where->next(call);
+  if constexpr (named<kind>("", "atherv") || named<kind>("", "eighbor_allgather"))
+    pieces<1, 2, 4, named<kind>("", "v") ? 6 : 5>(comm, *where, call, all);
+  else if constexpr (named<kind>("", "catterv"))
+    pieces<1, 3, 5, 6>(comm, *where, call, all);
+  else if constexpr (named<kind>("", "eighbor_alltoall"))
+    pieces<1, 2, 4, 5>(comm, *where, call, all);
+  else if constexpr (named<kind>("", "lltoallv") || named<kind>("", "lltoallw"))
+    pieces<1, 3, 5, 7>(comm, *where, call, all);
+  return call;
 }
 
 template <Kind kind, int root, int count, class... A>
@@ -309,6 +465,24 @@ INLINE int collective(A... a) {
   return result;
 }
 
+// Each start of it is a collective of its own. The call that makes it is one of the communicator.
+template <Kind kind, int root, int count, class... A>
+INLINE int persistent(A... a) {
+  const std::tuple<A...> all(a...);
+  constexpr std::size_t last = sizeof...(A) - 1;
+  const MPI_Comm comm = std::get<last - 2>(all);
+  Call call = in_turn<kind, root, count>(comm, a...);
+  const int result = next_inside<kind, int>(call, a...);
+  used(call, comm, result);
+  const Communicator* const where = result == MPI_SUCCESS && call.kind != Kind::none ? communicator(comm) : nullptr;
+  if (!where) return result;
+  const std::uintptr_t request = value_of(*std::get<last>(all));
+  call.communicator = add_like(*where, request, call, Sort::communicator).id;
+  const std::lock_guard lock(persistent_mutex);
+  persistent()[request] = call;
+  return result;
+}
+
 // A new communicator: its id is made of its parent's, of the number of the call that made it, and of its members.
 template <Kind kind, class... A>
 INLINE int create(MPI_Comm comm, A... a) {
@@ -316,9 +490,139 @@ INLINE int create(MPI_Comm comm, A... a) {
   const int result = next_inside<kind, int>(call, comm, a...);
   used(call, comm, result);
   if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
-  const MPI_Comm made = *std::get<sizeof...(A) - 1>(std::tuple(a...));
-  if (made != null_communicator())
-    add_communicator(made, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
+  const std::tuple<A...> all(a...);
+  if constexpr (kind == Kind::MPI_Comm_idup) {
+    if (const Communicator* const where = communicator(comm))
+      add_like(*where, value_of(*std::get<0>(all)), call, Sort::communicator);
+    start(value_of(*std::get<1>(all)), call);
+  } else {
+    const MPI_Comm made = *std::get<sizeof...(A) - 1>(all);
+    if (made != null_communicator())
+      add_communicator(made, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
+  }
+  return result;
+}
+
+// MPI_Intercomm_create: its leaders exchange a message.
+template <Kind kind>
+INLINE int join(MPI_Comm local, int leader, MPI_Comm world_of_leaders, int other, int tag, MPI_Comm* made) {
+  Call call;
+  if (Communicator* const where = skips() ? nullptr : communicator(local)) {
+    call = {.kind = kind, .tag = tag, .root = leader};
+    if (where->shared && where->shared->rank == leader)
+      if (const Communicator* const of_leaders = communicator(world_of_leaders))
+        call.peer = of_leaders->world_rank(other);
+    call = where->next(call);
+    count_sent({.kind = kind, .peer = call.peer, .tag = tag, .communicator = leaders_id});
+  }
+  const int result = next_inside<kind, int>(call, local, leader, world_of_leaders, other, tag, made);
+  used(call, local, result);
+  if (result == MPI_SUCCESS && call.kind != Kind::none)
+    add_communicator(*made, mix(leaders_id, static_cast<std::uint64_t>(tag)), true);
+  return result;
+}
+
+// A communicator that its members alone make: they are known before it.
+template <Kind kind, class... A>
+INLINE int form(A... a) {
+  const std::tuple<A...> all(a...);
+  constexpr bool of_world =
+      std::is_same_v<std::tuple_element_t<sizeof...(A) - 2, std::tuple<A...>>, int> && sizeof...(A) == 4;
+  const MPI_Group group = std::get < of_world ? 1 : 0 > (all);
+  int rank = -1;
+  Call call;
+  Communicator* made = nullptr;
+  if (!skips()) PMPI_Group_rank(group, &rank);
+  if (rank >= 0) {
+    std::vector<std::int32_t> members = world_ranks(group);
+    std::uint64_t id = 6;
+    if constexpr (of_world) {
+      call.tag = std::get<2>(all);
+      id = mix(id, static_cast<std::uint64_t>(call.tag));
+    } else {
+      for (const char c : std::string_view(std::get<1>(all))) id = mix(id, static_cast<std::uint64_t>(c));
+    }
+    Pieces all_of_them;
+    for (const std::int32_t one : members) all_of_them.emplace_back(one, 0);
+    call.kind = kind;
+    call.communicator = numbered(with_members(id, members));
+    keep_pieces(call, all_of_them, {});
+    made = &add(call.communicator, call.communicator, static_cast<int>(members.size()), rank, std::move(members));
+  }
+  const int result = next_inside<kind, int>(call, a...);
+  if (made && result == MPI_SUCCESS) rename(*made, value_of(*std::get<sizeof...(A) - 1>(all)));
+  if (made && result != MPI_SUCCESS) forget(call.communicator), record()->failed.store(call);
+  return result;
+}
+
+// A window or file: it has the members of its communicator.
+template <Kind kind, int comm, class... A>
+INLINE int make(A... a) {
+  const std::tuple<A...> all(a...);
+  const Call call = in_turn<kind, -1, -1>(std::get<comm>(all));
+  const int result = next_inside<kind, int>(call, a...);
+  used(call, std::get<comm>(all), result);
+  if (result == MPI_SUCCESS && call.kind != Kind::none)
+    if (const Communicator* const where = communicator(std::get<comm>(all)))
+      add_like(*where, value_of(*std::get<sizeof...(A) - 1>(all)), call,
+               named<kind>("MPI_File", "") ? Sort::file : Sort::window);
+  return result;
+}
+
+// A handle, or that behind a pointer.
+template <int place, class... A>
+std::uintptr_t handle_in(const std::tuple<A...>& all) {
+  const auto one = std::get<place>(all);
+  using One = std::remove_const_t<decltype(one)>;
+  if constexpr (std::is_same_v<One, MPI_Win*> || std::is_same_v<One, MPI_File*> || std::is_same_v<One, MPI_Comm*>)
+    return one ? value_of(*one) : 0;
+  else
+    return value_of(one);
+}
+
+// A collective of a window or file.
+template <Kind kind, int place, class... A>
+INLINE int ordered(A... a) {
+  const std::tuple<A...> all(a...);
+  constexpr std::size_t last = sizeof...(A) - 1;
+  constexpr bool starts = named<kind>("MPI_File_i", "");
+  const std::uintptr_t handle = handle_in<place>(all);
+  Call call;
+  if (Communicator* const where = skips() ? nullptr : find(handle)) call = where->next({.kind = base(kind)});
+  const int result = next_inside<kind, int>(call, a...);
+  keep_error(call, result);
+  if constexpr (starts)
+    if (result == MPI_SUCCESS) start(value_of(*std::get<last>(all)), call);
+  if constexpr (named<kind>("", "_free") || named<kind>("", "_close"))
+    if (result == MPI_SUCCESS) forget(handle);
+  return result;
+}
+
+// Other calls that may wait, of a window, file or communicator, or of none (-1), for a rank or for none.
+template <Kind kind, int place, int peer, class... A>
+INLINE int single(A... a) {
+  const std::tuple<A...> all(a...);
+  Call call{.kind = skips() ? Kind::none : base(kind)};
+  [[maybe_unused]] std::uintptr_t handle = 0, lock = 0;
+  if constexpr (place >= 0) {
+    handle = handle_in<place>(all);
+    const Communicator* const where = call.kind == Kind::none ? nullptr : find(handle);
+    call.communicator = where ? where->id : uncertain_id;
+    if constexpr (peer >= 0) call.peer = where ? where->world_rank(std::get<peer>(all)) : unknown;
+    lock = mix(handle, static_cast<std::uint64_t>(call.peer)) | uncertain_id;  // no request has such a value
+  }
+  if constexpr (kind == Kind::MPI_Win_lock) call.root = std::get<0>(all) == MPI_LOCK_EXCLUSIVE;
+  int message = -1;
+  if constexpr (named<kind>("", "Mrecv"))
+    if (const MPI_Message* const taken = std::get<3>(all)) message = request_number(value_of(*taken));
+  const int result = next_inside<kind, int>(call, a...);
+  if (call.kind == Kind::none) return result;
+  keep_error(call, result);
+  if (result != MPI_SUCCESS) return result;
+  complete(message);
+  if constexpr (named<kind>("", "_lock") || named<kind>("", "_lock_all")) start(lock, call);
+  if constexpr (named<kind>("", "_unlock") || named<kind>("", "_unlock_all")) complete(request_number(lock));
+  if constexpr (named<kind>("", "_free") || named<kind>("", "_disconnect")) forget(handle);
   return result;
 }
 
@@ -326,7 +630,18 @@ INLINE int create(MPI_Comm comm, A... a) {
 template <Kind kind, class... A>
 INLINE int everyone(A... a) {
   constexpr bool starts = kind != Kind::MPI_Finalize;
-  if (!starts) running = false;
+  if (!starts) --running;
+#ifdef OPEN_MPI
+  constexpr const char *own = "Open MPI", *other = "another MPI";
+#else
+  constexpr const char *own = "MPICH", *other = "Open MPI";
+#endif
+  if (record() && (open_mpi_handle("ompi_mpi_comm_world") != nullptr) != (own[0] == 'O')) {
+    std::fprintf(stderr,
+                 "who_waits: started for %s, but the program has loaded %s: start it with the mpirun of its MPI\n", own,
+                 other);
+    ::_exit(2);
+  }
   const int result = next_inside<kind, int>({.kind = kind,
                                              .communicator = starts ? start_id : end_id,
                                              .sequence = 1,
@@ -337,12 +652,38 @@ INLINE int everyone(A... a) {
       const Communicator& all = *communicator(world());
       ours->world_size = static_cast<int>(all.world_ranks.size());
       ours->rank = all.shared->rank.load();
+      int level = MPI_THREAD_SINGLE;
+      PMPI_Query_thread(&level);
+      ours->of_many_threads = level >= MPI_THREAD_SERIALIZED;
+      ++running;
+    } else {
+      ours->finalized = running == 0;
     }
-    running = starts;
-    ours->finalized = !starts;
   }
   return result;
 }
+
+#if MPI_VERSION >= 4
+template <Kind kind, class... A>
+INLINE int session(A... a) {
+  constexpr bool starts = kind == Kind::MPI_Session_init;
+  const bool first = starts ? running.fetch_add(1) == 0 : running.fetch_sub(1) == 1;
+  const int result = next_inside<kind, int>({.kind = kind}, a...);
+  Record* const ours = record();
+  if (!ours || result != MPI_SUCCESS || inside()) return result;
+  if constexpr (starts) {
+    if (!first) return result;
+    int rank = -1, size = 0;
+    if (PMPI_Group_from_session_pset(*std::get<2>(std::tuple(a...)), "mpi://WORLD", &of_sessions) != MPI_SUCCESS)
+      return result;
+    PMPI_Group_rank(of_sessions, &rank), PMPI_Group_size(of_sessions, &size);
+    ours->rank = rank, ours->world_size = size, ours->of_many_threads = true;
+  } else {
+    ours->finalized = first;
+  }
+  return result;
+}
+#endif
 
 }  // namespace
 
@@ -360,11 +701,28 @@ using namespace who_waits;
 extern "C" {
 #define X WRAP
 #define Y(...)
+#define L WRAP
+#if MPI_VERSION >= 4
+#define N WRAP
+#define M WRAP
+#else
+#define N(...)
+#define M(...)
+#endif
 #include "calls.inc"
+#if MPI_VERSION >= 4
+#define X(...)
+#define Y(...)
+#define N(...)
+#define L WRAP_LARGE
+#define M WRAP_LARGE
+#include "calls.inc"
+#endif
 
 int MPI_Request_free(MPI_Request* request) {
   if (request) {  // a receive without a wait gets its message at an unknown time
     if (role_of(complete(request_number(value_of(*request))).kind) == Role::receive) record()->unknown_calls = true;
+    forget(value_of(*request));  // of a persistent collective
     const std::lock_guard lock(persistent_mutex);
     persistent().erase(value_of(*request));
   }
@@ -388,26 +746,44 @@ int MPI_Startall(int count, MPI_Request requests[]) {
   return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {
-  if (Record* const ours = record()) ours->unknown_calls = true;
+  const int number = request ? request_number(value_of(*request)) : -1;
+  if (number >= 0) cancelled[static_cast<std::size_t>(number)] = true;
   return REAL(MPI_Cancel)(request);
 }
-int MPI_Comm_free(MPI_Comm* comm) {
-  if (comm) forget(value_of(*comm));
-  return REAL(MPI_Comm_free)(comm);
+// The functions of attributes may make calls inside of others.
+int MPI_Comm_create_keyval(MPI_Comm_copy_attr_function* copy, MPI_Comm_delete_attr_function* remove, int* key,
+                           void* state) {
+  if (!off()) record()->callbacks = true;
+  return REAL(MPI_Comm_create_keyval)(copy, remove, key, state);
 }
-int MPI_Comm_disconnect(MPI_Comm* comm) {
-  if (comm) forget(value_of(*comm));
-  return REAL(MPI_Comm_disconnect)(comm);
+int MPI_Keyval_create(MPI_Copy_function* copy, MPI_Delete_function* remove, int* key, void* state) {
+  if (!off()) record()->callbacks = true;
+  return REAL(MPI_Keyval_create)(copy, remove, key, state);
 }
 
 #define SECOND_NAME(parameters, name, ...) extern decltype(name) P##name __attribute__((alias(#name)));
 #define X SECOND_NAME
 #define Y(...)
+#define L SECOND_NAME
+#if MPI_VERSION >= 4
+#define N SECOND_NAME
+#define M SECOND_NAME
+#else
+#define N(...)
+#define M(...)
+#endif
 #include "calls.inc"
+#if MPI_VERSION >= 4
+#define SECOND_NAME_LARGE(parameters, name, ...) SECOND_NAME(parameters, name##_c)
+#define X(...)
+#define Y(...)
+#define N(...)
+#define L SECOND_NAME_LARGE
+#define M SECOND_NAME_LARGE
+#include "calls.inc"
+#endif
 SECOND_NAME(1, MPI_Request_free)
 SECOND_NAME(1, MPI_Start)
 SECOND_NAME(2, MPI_Startall)
 SECOND_NAME(1, MPI_Cancel)
-SECOND_NAME(1, MPI_Comm_free)
-SECOND_NAME(1, MPI_Comm_disconnect)
 }

@@ -24,6 +24,13 @@ std::uint64_t bytes_of(std::size_t count, ncclDataType_t type) {
 
 std::uintptr_t handle_of(ncclComm_t comm) { return reinterpret_cast<std::uintptr_t>(comm); }
 
+// A stream as a tag. The legacy stream has two names. What a wait for an event waits for is unknown.
+std::int32_t stream_tag(cudaStream_t stream) {
+  const auto value = reinterpret_cast<std::uintptr_t>(stream);
+  return static_cast<std::int32_t>(mix(0, value == 1 ? 0 : value) & 0x7fffffff);
+}
+thread_local std::int32_t last_tag = unknown;  // of this thread's last call, which ncclGroupEnd starts
+
 Call next_in(ncclComm_t comm, Call call) {
   call.waits = false;  // it waits on the stream
   Communicator* const known = off() ? nullptr : find(handle_of(comm));
@@ -31,7 +38,7 @@ Call next_in(ncclComm_t comm, Call call) {
 }
 
 void created(ncclComm_t comm, std::uint64_t id, int size, int rank) {
-  if (!off() && comm) add(handle_of(comm), id, size, rank, {}, true);
+  if (!off() && comm) add(handle_of(comm), id, size, rank, {}, Sort::nccl);
 }
 
 template <Kind kind, class... A>
@@ -39,6 +46,7 @@ INLINE ncclResult_t collective(A... all) {
   const auto type = argument(ncclNumTypes, all...);
   const Call call =
       next_in(argument(ncclComm_t{}, all...), {.kind = kind,
+                                               .tag = last_tag = stream_tag(argument(cudaStream_t{}, all...)),
                                                .root = type == ncclNumTypes ? no_rank : argument(no_rank, all...),
                                                .bytes = bytes_of(argument(std::size_t{0}, all...), type)});
   return next_inside<kind, ncclResult_t>(call, all...);
@@ -47,13 +55,15 @@ INLINE ncclResult_t collective(A... all) {
 template <Kind kind, class Data>
 INLINE ncclResult_t message(Data data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                             cudaStream_t stream) {
-  Call call{.kind = kind, .peer = peer, .tag = 0, .bytes = bytes_of(count, type)};
+  Call call{.kind = kind, .peer = peer, .tag = stream_tag(stream), .bytes = bytes_of(count, type)};
+  last_tag = call.tag;
   if (!off()) {
     if (const Communicator* const known = find(handle_of(comm))) call.communicator = known->id;
     if (kind == Kind::ncclSend)
       count_sent(call);
     else
-      count_received(call.communicator, peer, 0);  // started: whether it is complete is known to the stream alone
+      count_received(call.communicator, peer,
+                     call.tag);  // started: whether it is complete is known to the stream alone
   }
   return next_inside<kind, ncclResult_t>(call, data, count, type, peer, comm, stream);
 }
@@ -80,10 +90,23 @@ INLINE ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* made,
   return result;
 }
 
+// The stream that a call waits for; any: all of them.
+template <Kind kind, class... A>
+std::int32_t wait_tag(A... all) {
+  if constexpr (kind == Kind::ncclGroupEnd) return last_tag;
+  if constexpr (kind == Kind::cudaEventSynchronize || kind == Kind::cudaEventQuery) return unknown;
+  if constexpr (kind == Kind::cudaMemcpy || (std::is_same_v<cudaStream_t, A> || ...))
+    return stream_tag(argument(cudaStream_t{}, all...));
+  return any;
+}
+
 template <Kind kind, class... A>
 INLINE auto waiting(A... all) {
   using Result = std::conditional_t<name_of(kind)[0] == 'n', ncclResult_t, cudaError_t>;
-  const auto result = next_inside<kind, Result>({.kind = kind, .bytes = argument(std::size_t{0}, all...)}, all...);
+  Call call{.kind = kind, .tag = wait_tag<kind>(all...), .bytes = argument(std::size_t{0}, all...)};
+  if (const Communicator* const known = off() ? nullptr : find(handle_of(argument(ncclComm_t{}, all...))))
+    call.communicator = known->id;
+  const auto result = next_inside<kind, Result>(call, all...);
   if (kind == Kind::ncclCommDestroy) forget(handle_of(argument(ncclComm_t{}, all...)));
   return result;
 }
@@ -91,7 +114,7 @@ INLINE auto waiting(A... all) {
 template <Kind kind, class... A>
 INLINE cudaError_t asking(A... all) {
   const auto result = next<kind, cudaError_t>(all...);
-  if (result == cudaErrorNotReady) poll({.kind = kind});
+  if (result == cudaErrorNotReady) poll({.kind = kind, .tag = wait_tag<kind>(all...)});
   return result;
 }
 

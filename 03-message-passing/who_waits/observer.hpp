@@ -51,7 +51,7 @@ class Observer {
   // Looks whether there was progress: a call that began or ended. To be called a few times per second.
   void look(Clock::time_point now) {
     const auto stopped = multinode::stopped_between(looked_, now);
-    progress_ += stopped;
+    progress_ += stopped, polled_ += stopped;
     for (Clock::time_point& since : since_) since += stopped;
     looked_ = now;
     std::uint64_t steps = static_cast<std::uint64_t>(record_->pid.load() != 0);
@@ -62,10 +62,10 @@ class Observer {
       steps += turn;
     }
     for (const RequestRecord& one : record_->requests) steps += one.turn.load(std::memory_order_relaxed);
-    if (steps != steps_) progress_ = now;
-    steps_ = steps;
     const std::uint64_t polls = record_->polls.load(std::memory_order_relaxed);
-    polling_ = polls != polls_;
+    if (steps != steps_) progress_ = now, polling_looks_ = 0, other_polls_ = record_->other_polls;
+    if (polls != polls_ && steps == steps_) polled_ = now, ++polling_looks_;
+    steps_ = steps;
     polls_ = polls;
   }
   // Seconds since the last progress; the time in which this process was stopped does not count.
@@ -107,7 +107,10 @@ class Observer {
                     .quiet = quiet(now),
                     .incomplete = record_->incomplete,
                     .unknown_calls = record_->unknown_calls,
+                    .callbacks = record_->callbacks,
                     .world_size = record_->world_size};
+    if (const Call failed = record_->failed.load(); failed.kind != Kind::none) state.failed = failed;
+    bool of_device = false;  // CUDA and NCCL have no level of threads
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       const ThreadRecord& thread = record_->threads[i];
       if (thread.thread.load() == 0) continue;
@@ -115,24 +118,37 @@ class Observer {
       const std::uint32_t requests = thread.waits.load(std::memory_order_acquire);
       Wait wait{.call = thread.call.load(),
                 .all_requests = requests <= ThreadRecord::most_waits,
-                .seconds = std::chrono::duration<double>(now - since_[i]).count()};
+                .seconds = std::chrono::duration<double>(now - since_[i]).count(),
+                .site = thread.site};
       for (std::uint32_t at = 0; at < requests && at < ThreadRecord::most_waits; ++at) {
         const RequestRecord& one = record_->requests[thread.requests[at].load() % record_->requests.size()];
         if (one.turn.load(std::memory_order_acquire) % 2) wait.requests.push_back(one.call.load());
       }
       std::atomic_thread_fence(std::memory_order_acquire);
+      of_device = of_device || role_of(wait.call.kind) == Role::device || name_of(wait.call.kind)[0] == 'n';
       if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
         state.other_thread = true;
       else
         state.waits.push_back(std::move(wait));
     }
-    if (state.waits.empty() && polling_) state.polled = record_->polled.load();
+    if (record_->unseen_threads > 0 && (record_->of_many_threads || of_device)) state.other_thread = true;
+    // It has tested in at least two looks since its last progress, and not long ago.
+    if (state.waits.empty() && polling_looks_ > 1 &&
+        now - polled_ < std::max<Clock::duration>(std::chrono::seconds(1), (now - progress_) / 2)) {
+      state.polled = record_->polled.load();
+      if (record_->other_polls > other_polls_ + 1) state.polled = Call{.kind = state.polled->kind};  // for several
+    }
+    const PiecesRecord& pieces = record_->pieces;
+    state.pieces_of = pieces.communicator, state.pieces_sequence = pieces.sequence, state.pieces_from = pieces.from;
+    for (std::size_t i = 0; state.pieces_of && i < pieces.from + pieces.to && i < pieces.pieces.size(); ++i)
+      state.pieces.push_back(pieces.pieces[i]);
     for (const RequestRecord& one : record_->requests)
       if (one.turn.load(std::memory_order_acquire) % 2) state.outstanding.push_back(one.call.load());
     for (const CommunicatorRecord& one : record_->communicators) {
       const std::uint64_t id = one.id.load(std::memory_order_acquire);
       if (id == 0) continue;
-      CommunicatorState member{id, one.collectives.load(std::memory_order_acquire), one.size, one.rank, one.of_nccl};
+      CommunicatorState member{id,      one.collectives.load(std::memory_order_acquire), one.size, one.rank, one.sort,
+                               one.side};
       constexpr std::uint64_t past = CommunicatorRecord::past;
       for (std::uint64_t n = member.collectives - std::min(member.collectives, past - 1); n <= member.collectives; ++n)
         if (n > 0 && !one.freed) member.history.push_back(one.history[n % past].load());
@@ -142,21 +158,25 @@ class Observer {
         member.history.clear(), member.of_kind.clear();
       state.communicators.push_back(std::move(member));
     }
-    for (const TrafficRecord& one : record_->traffic)
-      if (const std::uint64_t id = one.communicator.load(std::memory_order_acquire)) {
-        const std::uint64_t key = one.peer_and_tag.load() - 1;
+    const auto add = [&](const TrafficRecord& one) {
+      const std::uint64_t id = one.communicator.load(std::memory_order_acquire);
+      const std::uint64_t key = one.peer_and_tag.load() - 1;
+      if (id)
         state.traffic.push_back(
             {id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key), one.sent, one.received});
-      }
+    };
+    std::ranges::for_each(record_->traffic, add);
+    std::ranges::for_each(record_->other_tags, add);
+    state.many_tags = std::ranges::any_of(record_->other_tags, [](const auto& one) { return one.communicator != 0; });
     return state;
   }
 
  private:
   const int file_;
   Record* record_;
-  Clock::time_point progress_ = Clock::now(), looked_ = progress_;
-  std::uint64_t steps_ = 0, polls_ = 0;
-  bool polling_ = false;
+  Clock::time_point progress_ = Clock::now(), looked_ = progress_, polled_ = progress_;
+  std::uint64_t steps_ = 0, polls_ = 0, other_polls_ = 0;
+  int polling_looks_ = 0;  // looks since the last progress that saw new tests
   std::array<std::uint64_t, std::tuple_size_v<decltype(Record::threads)>> turns_{};
   std::array<Clock::time_point, std::tuple_size_v<decltype(Record::threads)>> since_{};
 };

@@ -22,8 +22,12 @@ enum class Kind : std::uint32_t {
 #include "calls.inc"
   count
 };
-// "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "device" for CUDA's waits.
-enum class Role : std::uint32_t { other, send, receive, both, collective, wait_all, wait_any, device };
+// The form of an MPI call with MPI_Count, such as MPI_Send_c, has this bit for its wrapper; recorded it is MPI_Send.
+constexpr Kind large(Kind kind) { return static_cast<Kind>(static_cast<std::uint32_t>(kind) | 1u << 31); }
+constexpr Kind base(Kind kind) { return static_cast<Kind>(static_cast<std::uint32_t>(kind) & ~(1u << 31)); }
+// "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "busy" for collectives in
+// which a rank may have work of its own (files, windows), "device" for CUDA's waits.
+enum class Role : std::uint32_t { other, send, receive, both, collective, busy, wait_all, wait_any, device };
 constexpr struct {
   const char* name;
   Role role;
@@ -32,13 +36,15 @@ constexpr struct {
 #define Y(parameters, name, role, ...) {#name, Role::role},
 #include "calls.inc"
              {"an unknown call", Role::other}};
-constexpr const char* name_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].name; }
-constexpr Role role_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].role; }
+constexpr const auto& row_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(base(kind), Kind::count))]; }
+constexpr const char* name_of(Kind kind) { return row_of(kind).name; }
+constexpr Role role_of(Kind kind) { return row_of(kind).role; }
 
 // Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
 constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
 
-// The arguments of a call. `bytes` are those that a collective must have the same on all ranks, or a message's size.
+// The arguments of a call. The tag of a call of NCCL or CUDA is a hash of its stream, or any. `bytes` are those that a
+// collective must have the same on all ranks, or a message's size.
 struct Call {
   Kind kind = Kind::none;
   std::int32_t peer = no_rank, tag = any, root = no_rank;
@@ -77,6 +83,7 @@ struct ThreadRecord {
   std::atomic<std::int32_t> thread{0};
   std::atomic<std::uint64_t> turn{0};
   SharedCall call;
+  std::atomic<std::uintptr_t> site{0};  // the address after the call, in the program
   static constexpr std::size_t most_waits = 512;
   std::atomic<std::uint32_t> waits{0};  // number of requests that the call waits for; the first ones are in `requests`
   std::array<std::atomic<std::uint16_t>, most_waits> requests{};
@@ -90,16 +97,28 @@ struct RequestRecord {
   SharedCall call;
 };
 
+// What collectives are counted of. A persistent collective counts its starts.
+enum class Sort : std::uint8_t { communicator, nccl, window, file };
+
 // The collectives of a communicator. Ranks in the same communicator give it the same id.
 struct CommunicatorRecord {
   std::atomic<std::uint64_t> id{0};
-  std::atomic<std::int32_t> size{0}, rank{0};
-  std::atomic<bool> of_nccl{false};
+  std::atomic<std::int32_t> size{0}, rank{0};  // of an intercommunicator: the size of both sides
+  std::atomic<std::int32_t> side{-1};          // of an intercommunicator: 0 or 1, the same on all ranks
+  std::atomic<Sort> sort{Sort::communicator};
   std::atomic<bool> freed{false};             // kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
   static constexpr std::size_t past = 64;
   std::array<SharedCall, past> history{};                                                   // call n is at n % past
   std::array<std::atomic<std::uint32_t>, static_cast<std::size_t>(Kind::count)> of_kind{};  // number of calls of each
+};
+
+// What a call has for each peer: the bytes that a collective such as MPI_Alltoallv expects from and sends to it, or who
+// is to call MPI_Comm_create_group. Of the last such call of the process.
+struct PiecesRecord {
+  std::atomic<std::uint64_t> communicator{0}, sequence{0};
+  std::atomic<std::uint32_t> from{0}, to{0};             // numbers of pieces; those from a peer come first
+  std::array<std::atomic<std::uint64_t>, 512> pieces{};  // peer << 40 | bytes
 };
 
 // Messages with one peer, tag and communicator.
@@ -150,13 +169,21 @@ struct Record {
   // There were more threads, requests, communicators or peers than fit, or a call has failed: it counted what did not
   // happen, or not all of it.
   std::atomic<bool> incomplete{false};
+  SharedCall failed;                       // the last call that returned an error
   std::atomic<bool> unknown_calls{false};  // messages went by calls that are not recorded
-  std::atomic<std::uint64_t> polls{0};     // tests and probes that found nothing, which are not progress
-  SharedCall polled;                       // what the last one asked for
+  // Functions of the program that MPI may call inside MPI_Finalize and others: attributes' callbacks, error handlers.
+  std::atomic<bool> callbacks{false};
+  std::atomic<bool> of_many_threads{false};     // MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE
+  std::atomic<std::int32_t> unseen_threads{0};  // of the program, which have made no recorded call
+  std::atomic<std::uint64_t> polls{0};          // tests and probes that found nothing, which are not progress
+  std::atomic<std::uint64_t> other_polls{0};    // those that asked for something else than the one before
+  SharedCall polled;                            // what the last one asked for
   std::array<ThreadRecord, 16> threads;
-  std::array<CommunicatorRecord, 64> communicators;
+  std::array<CommunicatorRecord, 128> communicators;
   std::array<RequestRecord, 1024> requests;
   std::array<TrafficRecord, 2048> traffic;
+  std::array<TrafficRecord, 512> other_tags;  // once that is full: of all further tags of a peer, with the tag any
+  PiecesRecord pieces;
   std::atomic<bool> timed{false};  // --timeline or --time
   Times times;
 };
@@ -165,7 +192,8 @@ struct Record {
 constexpr std::uint64_t uncertain_id = std::uint64_t{1} << 63;
 constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WORLD; all that call MPI_Init, MPI_Finalize
 constexpr std::uint64_t start_meeting = std::uint64_t{1} << 61, end_meeting = std::uint64_t{1} << 62;  // always kept
-constexpr std::uint64_t self_id = 4;  // with its rank: MPI_COMM_SELF
+constexpr std::uint64_t self_id = 4;     // with its rank: MPI_COMM_SELF
+constexpr std::uint64_t leaders_id = 5;  // what the leaders of MPI_Intercomm_create exchange
 
 constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path
 

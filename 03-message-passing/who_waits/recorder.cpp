@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +32,51 @@ auto* search(auto& table, std::uint64_t hash, const auto& is) {
 thread_local ThreadRecord* own_thread = nullptr;
 thread_local int depth = 0;
 
+// The program's threads that have made no recorded call, and may still make one. Those of libraries do not count.
+std::atomic<std::int32_t> unseen{0};
+std::atomic<Record*> opened{nullptr};
+void count_unseen(std::int32_t more) {
+  unseen += more;
+  if (Record* const ours = opened) ours->unseen_threads = unseen.load();
+}
+thread_local bool of_library = false;
+thread_local struct Unseen {
+  bool counts = false;
+  void seen() {
+    if (counts) counts = false, count_unseen(-1);
+  }
+  ~Unseen() { seen(); }
+} this_thread;
+
+bool is_library(const void* address) {
+  Dl_info info{};
+  if (!::dladdr(address, &info) || !info.dli_fname) return false;
+  const char* const name = std::strrchr(info.dli_fname, '/');
+  constexpr const char* names[] = {"/libmpi", "/libopen-",  "/libpmix", "/libpr",
+                                   "/libuc",  "/libfabric", "/libnccl", "/libcud"};
+  return name && std::ranges::any_of(names, [&](const char* one) { return std::strstr(name, one) == name; });
+}
+// Whether a library of MPI, NCCL or CUDA makes a thread. `caller` is libstdc++ for a std::thread, whose argument has a
+// table of functions in the library that made it.
+bool made_by_library(const void* caller, const void* argument) {
+  Dl_info info{};
+  if (of_library || depth > 0 || is_library(caller)) return true;
+  return ::dladdr(caller, &info) && info.dli_fname && std::strstr(info.dli_fname, "libstdc++") && argument &&
+         is_library(*static_cast<const void* const*>(argument));
+}
+struct Start {
+  void* (*function)(void*);
+  void* argument;
+  bool counts;
+};
+void* run_thread(void* start) {
+  const Start own = *static_cast<Start*>(start);
+  delete static_cast<Start*>(start);
+  of_library = !own.counts;
+  this_thread.counts = own.counts;
+  return own.function(own.argument);
+}
+
 Record* open_record() {
   const char* const path = std::getenv(record_variable);
   const int file = path ? ::open(path, O_RDWR | O_CLOEXEC) : -1;
@@ -40,11 +87,16 @@ Record* open_record() {
   auto* const record = static_cast<Record*>(memory);
   std::int32_t nobody_yet = 0;
   const bool right = record->magic == Record::right_magic && record->size == sizeof(Record);
-  return right && record->pid.compare_exchange_strong(nobody_yet, ::getpid()) ? record : nullptr;
+  if (!right || !record->pid.compare_exchange_strong(nobody_yet, ::getpid())) return nullptr;
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // a debugger may show the stack
+  opened = record;
+  count_unseen(0);
+  return record;
 }
 
 ThreadRecord* thread_of(Record& record) {
   if (own_thread) return own_thread;
+  this_thread.seen();
   const std::int32_t thread = ::gettid();
   for (ThreadRecord& one : record.threads) {
     std::int32_t none = 0;
@@ -93,6 +145,24 @@ Record* record() {
   return ours.load(std::memory_order_relaxed);
 }
 
+void* symbol(const char* name) {
+  if (void* const known = ::dlsym(RTLD_NEXT, name)) return known;
+  std::vector<char*> files;  // which must not be opened while they are listed
+  const auto list = [](dl_phdr_info* info, std::size_t, void* to) {
+    if (std::strstr(info->dlpi_name, ".so")) static_cast<std::vector<char*>*>(to)->push_back(::strdup(info->dlpi_name));
+    return 0;
+  };
+  ::dl_iterate_phdr(list, &files);
+  void* found = nullptr;
+  for (char* const file : files) {
+    void* const library =
+        found || std::strstr(file, "libwho_waits") ? nullptr : ::dlopen(file, RTLD_NOLOAD | RTLD_LAZY);
+    if (library) found = ::dlsym(library, name), ::dlclose(library);
+    std::free(file);
+  }
+  return found;
+}
+
 std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {  // splitmix64
   std::uint64_t x = seed * 0x9e3779b97f4a7c15 + value + 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -132,9 +202,10 @@ Communicator* with_id(std::uint64_t id) {
 }
 
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
-                  bool of_nccl) {
+                  Sort sort, int side) {
   const std::lock_guard lock(communicators_mutex);
-  Communicator& one = communicators().emplace_back(Communicator{handle, id, std::move(world_ranks)});
+  Communicator& one =
+      communicators().emplace_back(Communicator{handle, id, std::move(world_ranks), nullptr, side >= 0});
   if (Record* const ours = record()) {
     for (CommunicatorRecord& place : ours->communicators)
       if (place.id == 0 || (place.freed && !one.shared)) one.shared = &place;
@@ -142,7 +213,8 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
       shared->id = 0;  // until it is complete
       shared->size = size;
       shared->rank = rank;
-      shared->of_nccl = of_nccl;
+      shared->sort = sort;
+      shared->side = side;
       shared->freed = false;
       shared->collectives = 0;
       for (auto& of_kind : shared->of_kind) of_kind = 0;
@@ -153,6 +225,12 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
   }
   communicators_changes.fetch_add(1, std::memory_order_release);
   return one;
+}
+
+void rename(Communicator& one, std::uintptr_t handle) {
+  const std::lock_guard lock(communicators_mutex);
+  one.handle = handle;
+  communicators_changes.fetch_add(1, std::memory_order_release);
 }
 
 void forget(std::uintptr_t handle) {
@@ -261,6 +339,7 @@ Inside::Inside(const Call& call, const void* site) {
   Record* const ours = record();
   if (!ours || !(thread_ = thread_of(*ours))) return;
   thread_->call.store(call);
+  thread_->site.store(reinterpret_cast<std::uintptr_t>(site), std::memory_order_relaxed);
   thread_->waits.store(0, std::memory_order_relaxed);
   bump(thread_->turn);
   if (!ours->timed.load(std::memory_order_relaxed)) return;
@@ -309,9 +388,9 @@ namespace {
 TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32_t tag) {
   Record* const ours = record();
   if (!ours || peer < 0) return nullptr;
-  const std::uint64_t key =
+  std::uint64_t key =
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32 | static_cast<std::uint32_t>(tag);
-  TrafficRecord* const found = search(ours->traffic, mix(communicator, key), [&](TrafficRecord& one) {
+  const auto is = [&](TrafficRecord& one) {
     if (one.communicator.load(std::memory_order_acquire) == 0) {
       static std::mutex adding;
       const std::lock_guard lock(adding);
@@ -322,7 +401,9 @@ TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32
     }
     return one.communicator.load(std::memory_order_acquire) == communicator &&
            one.peer_and_tag.load(std::memory_order_acquire) == key + 1;
-  });
+  };
+  TrafficRecord* found = search(ours->traffic, mix(communicator, key), is);
+  if (!found) key |= static_cast<std::uint32_t>(any), found = search(ours->other_tags, mix(communicator, key), is);
   if (!found) ours->incomplete = true;
   return found;
 }
@@ -381,10 +462,34 @@ Call complete(int number) {
 }
 
 void poll(const Call& call) {
+  static thread_local std::uint64_t last = 0;
   Record* const ours = record();
   if (!ours || inside()) return;
+  const auto words = [](std::int32_t a, auto b) {
+    return static_cast<std::uint64_t>(a) << 32 | static_cast<std::uint32_t>(b);
+  };
+  const std::uint64_t now =
+      mix(mix(call.communicator, words(call.from(), call.wanted_tag())), words(call.peer, call.kind));
+  if (now != last) ours->other_polls.fetch_add(1, std::memory_order_relaxed);
+  last = now;
   ours->polled.store(call);
   ours->polls.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace who_waits
+
+extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
+                                                                     const pthread_attr_t* attributes,
+                                                                     void* (*function)(void*), void* argument) {
+  using namespace who_waits;
+  static const auto next = reinterpret_cast<decltype(&::pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  auto* const start = new Start{function, argument, !made_by_library(__builtin_return_address(0), argument)};
+  if (start->counts) count_unseen(1);
+  const bool counts = start->counts;
+  const int result = next(thread, attributes, run_thread, start);
+  if (result != 0) {
+    if (counts) count_unseen(-1);
+    delete start;
+  }
+  return result;
+}

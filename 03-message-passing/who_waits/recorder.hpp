@@ -27,6 +27,7 @@ struct Communicator {
   std::uint64_t id = 0;
   std::vector<std::int32_t> world_ranks{};  // empty: the communicator's own ranks
   CommunicatorRecord* shared = nullptr;
+  bool between = false;  // an intercommunicator: world_ranks are those of the other side
 
   std::int32_t world_rank(int peer) const {
     if (peer < 0 || world_ranks.empty()) return peer;
@@ -39,7 +40,8 @@ struct Communicator {
 Communicator* find(std::uintptr_t handle);
 Communicator* with_id(std::uint64_t id);
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
-                  bool of_nccl = false);
+                  Sort sort = Sort::communicator, int side = -1);
+void rename(Communicator& one, std::uintptr_t handle);  // it has this handle now
 void forget(std::uintptr_t handle);
 
 std::uint64_t mix(std::uint64_t seed, std::uint64_t value);  // a hash
@@ -80,17 +82,20 @@ void poll(const Call& call);
 // Templates that make an Inside are INLINE, because it asks for the address of who called them.
 #define INLINE __attribute__((always_inline)) inline
 
-// The function that the program would have called.
+// What the program would find under this name; also in a library that was loaded for one module alone, as Python loads
+// MPI.
+void* symbol(const char* name);
 template <class Function>
-Function* real(const char* name, const char* prefix = "") {
+Function* real(const char* name, const char* before = "", const char* behind = "") {
   char all[64];  // no std::string: its functions would be exported
-  std::snprintf(all, sizeof all, "%s%s", prefix, name);
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, all));
+  std::snprintf(all, sizeof all, "%s%s%s", before, name, behind);
+  return reinterpret_cast<Function*>(symbol(all));
 }
 
 template <Kind kind, class Result, class... A>
 INLINE Result next(A... a) {
-  static auto* const function = real<Result(A...)>(name_of(kind), name_of(kind)[0] == 'M' ? "P" : "");
+  static auto* const function =
+      real<Result(A...)>(name_of(kind), name_of(kind)[0] == 'M' ? "P" : "", kind == base(kind) ? "" : "_c");
   return function(a...);
 }
 // Calls it inside `call`.
@@ -114,5 +119,9 @@ Signature<R, A...> signature(R(A...));
 #define WRAP(parameters, name, role, wrapper, ...)                                              \
   decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) {          \
     return wrapper<Kind::name __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \
+  }
+#define WRAP_LARGE(parameters, name, role, wrapper, ...)                                               \
+  decltype(signature(name##_c))::Result name##_c(BOOST_PP_ENUM(parameters, PARAMETER, name##_c)) {     \
+    return wrapper<large(Kind::name) __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \
   }
 #define PARAMETER(z, i, name) std::tuple_element_t<i, decltype(signature(name))::Arguments> a##i

@@ -29,17 +29,45 @@ namespace {
 using Ranks = std::set<int>;
 
 bool is(const Call& call, Role role) { return role_of(call.kind) == role; }
+bool is_named(const Call& call, std::string_view part) {
+  return std::string_view(name_of(call.kind)).find(part) != std::string::npos;
+}
+bool in_order(const Call& call) { return is(call, Role::collective) || is(call, Role::busy); }
+bool of_device(const Call& call) { return is(call, Role::device) || is_named(call, "nccl"); }
 bool receives(const Call& call) { return is(call, Role::receive) || is(call, Role::both); }
 // Whether a receive that is posted for this communicator, peer and tag takes a message with those.
 bool takes(const Call& receive, std::uint64_t communicator, int peer, int tag) {
   const int from = receive.from(), wanted = receive.wanted_tag();
-  return receives(receive) && receive.communicator == communicator && (from == any || from == peer) &&
-         (wanted == any || wanted == tag);
+  return receives(receive) && !is_named(receive, "Mprobe") && !is_named(receive, "Improbe") &&
+         receive.communicator == communicator && (from == any || from == peer) && (wanted == any || wanted == tag);
 }
 
 bool gone(const RankState& rank) { return rank.ended || rank.finalized; }  // it gives nothing more to others
 bool outside(const RankState& rank) { return !gone(rank) && (rank.waits.empty() || rank.other_thread); }
 bool polls(const RankState& rank) { return !gone(rank) && rank.waits.empty() && rank.polled; }
+// Whether it is in this collective, or waits for it.
+bool is_in(const RankState& rank, std::uint64_t communicator, std::uint64_t sequence) {
+  const auto same = [&](const Call& call) {
+    return call.communicator == communicator && call.sequence == sequence && in_order(call);
+  };
+  return !gone(rank) && std::ranges::any_of(rank.waits, [&](const Wait& wait) {
+    return same(wait.call) || std::ranges::any_of(wait.requests, same);
+  });
+}
+// It may call the program, and so do anything: the functions of attributes.
+bool calls_back(const RankState& rank, const Call& call) {
+  return rank.callbacks && (is(call, Role::other) || is_named(call, "MPI_Finalize") || is_named(call, "dup"));
+}
+// In such a call, a rank may have work of its own.
+bool is_busy(const RankState& rank) {
+  return std::ranges::any_of(rank.waits,
+                             [&](const Wait& wait) { return is(wait.call, Role::busy) || is(wait.call, Role::other); });
+}
+// Without a stack, nothing is known of a rank that is in no recorded call.
+bool is_unknown(const RankState& rank) {
+  return !gone(rank) && rank.waits.empty() && !rank.polled && rank.stack.empty() && rank.recorded &&
+         rank.process != 'T';
+}
 // As its stack shows: otherwise such a rank seems to compute. A name that is recorded is another library's wrapper.
 bool in_unrecorded_call(const RankState& rank) {
   const std::size_t at = rank.stack.find("MPI_");
@@ -55,6 +83,7 @@ struct Need {
 };
 using Needs = std::optional<std::vector<Need>>;  // all of them; none: nothing is missing that a rank could give
 using Blocked = std::map<int, std::vector<Need>>;
+constexpr std::size_t most_communicators = std::tuple_size_v<decltype(Record::communicators)>;
 const Needs nothing = std::vector<Need>{};
 
 class Explanation {
@@ -65,7 +94,7 @@ class Explanation {
       by_rank_[state.rank] = &state;
       for (const CommunicatorState& one : state.communicators) {
         if (!members_[one.id].emplace(state.rank, &one).second) ambiguous_.insert(one.id);
-        if (one.of_nccl) ranks_of_nccl[{one.id, one.rank}] = state.rank;
+        if (one.sort == Sort::nccl) ranks_of_nccl[{one.id, one.rank}] = state.rank;
       }
     }
     const auto translate = [&](std::uint64_t id, std::int32_t& peer) {
@@ -89,24 +118,46 @@ class Explanation {
                       states_.size()));
       return verdict;
     }
-    if (mismatch(verdict)) return verdict;
-    Blocked blocked, all_blocked;  // with those that only test: they may do anything, but they are not who is late
+    const int size = std::ranges::max(states_, {}, &RankState::world_size).world_size;
+    if (size > static_cast<int>(states_.size())) {
+      verdict.cause = "part";
+      verdict.lines.push_back(fmt::format(
+          "MPI has {} processes, and who_waits sees {} of them: each rank runs it, mpirun -n {} who_waits -- ./program",
+          size, states_.size(), size));
+      return verdict;
+    }
+    Blocked blocked, all_blocked;  // with those that may do anything, but are not late: they only test, or are busy
     for (const RankState& rank : states_) {
-      if (Needs all = needs(rank); all && !all->empty())
-        blocked.emplace(rank.rank, *all), all_blocked[rank.rank] = *all;
+      const bool sure = !is_busy(rank);
+      if (Needs all = needs(rank); all && !all->empty()) {
+        all_blocked[rank.rank] = *all;
+        if (sure) blocked.emplace(rank.rank, *all);
+      }
       if (!polls(rank)) continue;
       if (Needs all = needs(rank, *rank.polled); all && !all->empty()) all_blocked.emplace(rank.rank, *all);
     }
+    if (two_threads(verdict) || mismatch(verdict, blocked)) return verdict;
     if (const Blocked ranks = that_cannot_move(blocked); !ranks.empty()) {
       stuck(verdict, ranks);
       verdict.certain = true;
+      old_mismatch(verdict);
+    } else if (pieces_differ(verdict)) {
     } else if (const Blocked maybe = that_cannot_move(all_blocked); !maybe.empty()) {
       stuck(verdict, maybe);
-      verdict.cause = "polling";
-      verdict.lines.push_back("this is so unless a rank that tests again and again does something else");
+      std::string_view reason = "a rank that tests again and again does something else";
+      const auto tests = [&](const auto& one) { return polls(*state(one.first)); };
+      if (std::ranges::any_of(maybe, tests))
+        verdict.cause = "polling";
+      else
+        reason = "a rank has work of its own in its call of a file or window";
+      verdict.lines.push_back(fmt::format("this is so unless {}", reason));
     } else {
       moving(verdict, all_blocked);
+      if (Verdict old; verdict.cause == "started" && (old_mismatch(old), !old.cause.empty())) verdict = old;
     }
+    if (std::ranges::any_of(states_, &RankState::many_tags))
+      verdict.lines.push_back(
+          "more pairs of peer and tag than who_waits can count: it counts further tags of a peer together");
     say_who_lacks_calls(verdict);
     return verdict;
   }
@@ -119,8 +170,8 @@ class Explanation {
     std::map<std::string, Group> found;
     for (const RankState& rank : states_) {
       const bool waits = !gone(rank) && !rank.waits.empty();
-      const std::string text =
-          waits && !with_peers ? std::string("in ") + name_of(rank.waits[0].call.kind) : doing(rank);
+      std::string text = waits && !with_peers ? std::string("in ") + name_of(rank.waits[0].call.kind) : doing(rank);
+      if (waits && rank.waits[0].place.find(':') != std::string::npos) text += " at " + rank.waits[0].place;
       found[text].ranks.insert(rank.rank);
       found[text].seconds = std::max(found[text].seconds, waits ? rank.waits[0].seconds : rank.quiet);
     }
@@ -152,7 +203,7 @@ class Explanation {
   }
   bool of_nccl(std::uint64_t id) const {
     const auto found = members_.find(id);
-    return found != members_.end() && found->second.begin()->second->of_nccl;
+    return found != members_.end() && found->second.begin()->second->sort == Sort::nccl;
   }
   bool uncertain(std::uint64_t id) const {
     return (id & uncertain_id) || ambiguous_.contains(id) || !members_.contains(id);
@@ -165,9 +216,13 @@ class Explanation {
     if (id == world_id) return "MPI_COMM_WORLD";
     const auto found = members_.find(id);
     if (found == members_.end()) return "a communicator";
-    Ranks ranks;
-    for (const auto& [rank, member] : found->second) ranks.insert(rank);
-    return (of_nccl(id) ? "NCCL's communicator of " : "the communicator of ") + rank_text(ranks);
+    Ranks ranks, others;
+    for (const auto& [rank, member] : found->second) (member->side == 1 ? others : ranks).insert(rank);
+    constexpr const char* sorts[] = {"the communicator", "NCCL's communicator", "the window", "the file"};
+    const char* const sort = sorts[static_cast<std::size_t>(found->second.begin()->second->sort)];
+    if (ranks.empty() || others.empty())
+      return fmt::format("{} of {}", sort, rank_text(ranks.empty() ? others : ranks));
+    return fmt::format("{} between {} and {}", sort, rank_text(ranks), rank_text(others));
   }
 
   std::string describe(const Call& call) const {
@@ -178,10 +233,15 @@ class Explanation {
              (tag == any ? ", any tag" : fmt::format(", tag {}", tag));
     };
     std::string text = name_of(call.kind);
-    if (is(call, Role::collective)) {
+    if (is(call, Role::other)) {
+      if (call.peer >= 0) text += fmt::format(" of rank {}", call.peer);
+      return call.communicator > world_id ? text + " in " + communicator(call.communicator) : text;
+    }
+    if (in_order(call)) {
       if (call.communicator == start_id || call.communicator == end_id || call.sequence == 0) return text;
       text += fmt::format(", call {} of {}", call.sequence, communicator(call.communicator));
-      if (call.root >= 0) text += fmt::format(", root {}", call.root);
+      if (call.root >= 0 && !is_named(call, "create")) text += fmt::format(", root {}", call.root);
+      if (call.peer >= 0) text += fmt::format(", remote leader rank {}, tag {}", call.peer, call.tag);
       return call.bytes ? text + ", " + size_of(call.bytes) : text;
     }
     if (is(call, Role::send) || is(call, Role::both)) text += " to " + end(call.peer, call.tag);
@@ -200,10 +260,17 @@ class Explanation {
       const Wait& wait = rank.waits.front();
       std::string text = "in " + describe(wait.call);
       if (!wait.requests.empty()) text += " for " + describe(wait.requests.front());
-      return text + (wait.requests.size() > 1 ? fmt::format(" and {} more", wait.requests.size() - 1) : "");
+      if (wait.requests.size() > 1) text += fmt::format(" and {} more", wait.requests.size() - 1);
+      for (std::size_t i = 1; i < rank.waits.size(); ++i) text += ", another thread in " + describe(rank.waits[i].call);
+      return text;
     }
     if (rank.polled) return "testing again and again for " + describe(*rank.polled);
     if (in_unrecorded_call(rank)) return "in a call of MPI that is not recorded";
+    if (is_unknown(rank))
+      return fmt::format(
+          "in no recorded call, and without its stack (gdb or eu-stack) it cannot be told whether it computes (state "
+          "{})",
+          rank.process);
     const char* const process = rank.process == 'R'   ? "computing"
                                 : rank.process == 'D' ? "in the kernel (state D), as for a file,"
                                 : rank.process == 'T' ? "stopped by a signal"
@@ -227,20 +294,28 @@ class Explanation {
     const auto& members = members_.at(call.communicator);
     Ranks senders;
     for (const auto& [sender, one] : members)
-      if (from == any ? sender != rank.rank : sender == from) senders.insert(sender);
+      if (from == any || sender == from) senders.insert(sender);
     const auto size = static_cast<std::size_t>(members.begin()->second->size);
     if (senders.empty() || (from == any && members.size() < size)) return {};  // a rank has not made it yet
     std::uint64_t sent = 0, received = 0;
     for (const int sender : senders) {
       if (!certain(state(sender))) return {};
-      sent += count(sender, call.communicator, rank.rank, tag, &Traffic::sent);
-      received += count(rank.rank, call.communicator, sender, tag, &Traffic::received);
+      const int counted = rank.many_tags || state(sender)->many_tags ? any : tag;
+      sent += count(sender, call.communicator, rank.rank, counted, &Traffic::sent);
+      received += count(rank.rank, call.communicator, sender, counted, &Traffic::received);
     }
     for (const Call& other : rank.outstanding)  // receives that were posted before this one get the earlier messages
       received += (call.sequence == 0 || other.sequence < call.sequence) && std::ranges::any_of(senders, [&](int one) {
                     return takes(other, call.communicator, one, tag == any ? other.tag : tag);
                   });
     if (sent > received) return {};
+    for (const Call& other : rank.outstanding)
+      if (sent > 0 && from >= 0 && receives(other) && other.communicator == call.communicator &&
+          (other.from() == from || other.from() == any) && (other.tag == tag || other.tag == any || tag == any))
+        return Needs{
+            {{std::move(senders),
+              fmt::format("rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
+                          from, rank.rank, describe(other))}}};
     return Needs{{{std::move(senders),
                    fmt::format("{} to {}", from == any ? "no rank sends" : fmt::format("rank {} does not send", from),
                                rank.rank)}}};
@@ -250,6 +325,7 @@ class Explanation {
     const std::string_view name = name_of(call.kind);
     if (call.peer == no_rank || name.starts_with("MPI_Bsend") || name == "MPI_Ibsend") return nothing;
     const RankState* const peer = state(call.peer);
+    if (rank.many_tags || (peer && peer->many_tags)) return {};
     if (!certain(peer) || !certain(&rank) || uncertain(call.communicator)) return {};
     const auto takes_it = [&](const Call& other) { return takes(other, call.communicator, rank.rank, call.tag); };
     const auto posted =
@@ -261,7 +337,99 @@ class Explanation {
     return Needs{{{{call.peer}, fmt::format("rank {} does not receive from {}", call.peer, rank.rank)}}};
   }
 
-  Needs collective_needs(const Call& call) const {
+  // The leaders of MPI_Intercomm_create wait for each other, and the others for theirs.
+  Needs leader_needs(const RankState& rank, const Call& call) const {
+    const auto calls_of = [&](int from, int to) { return count(from, leaders_id, to, call.tag, &Traffic::sent); };
+    if (call.peer >= 0 && state(call.peer) && calls_of(call.peer, rank.rank) < calls_of(rank.rank, call.peer))
+      return Needs{{{{call.peer},
+                     fmt::format("rank {} is not in MPI_Intercomm_create with remote leader {}, tag {}", call.peer,
+                                 rank.rank, call.tag)}}};
+    if (call.peer == no_rank)
+      for (const auto& [leader, member] : members_.at(call.communicator))
+        if (member->rank == call.root && is_in(*state(leader), call.communicator, call.sequence))
+          return Needs{{{{leader}, fmt::format("rank {}, its leader, is still in MPI_Intercomm_create", leader)}}};
+    return {};
+  }
+
+  // The ranks from which a rank expects something in this call, and how many bytes. nullopt: unknown.
+  using Expected = std::optional<std::map<int, std::uint64_t>>;
+  static Expected pieces(const RankState& rank, const Call& call, bool from) {
+    if (rank.pieces_of != call.communicator || rank.pieces_sequence != call.sequence) return {};
+    std::map<int, std::uint64_t> all;
+    for (std::size_t i = from ? 0 : rank.pieces_from; i < (from ? rank.pieces_from : rank.pieces.size()); ++i)
+      all[static_cast<int>(rank.pieces[i] >> 40)] += rank.pieces[i] & ((std::uint64_t{1} << 40) - 1);
+    return all;
+  }
+
+  // Sizes that do not fit, of a collective that all have reached and one is still in.
+  bool pieces_differ(Verdict& verdict) const {
+    for (const RankState& rank : states_)
+      for (const Wait& wait : rank.waits) {
+        const Call& call = wait.requests.size() == 1 ? wait.requests[0] : wait.call;
+        const Expected expected = pieces(rank, call, true);
+        if (gone(rank) || !in_order(call) || call.sequence == 0 || !expected || uncertain(call.communicator)) continue;
+        if (std::ranges::any_of(members_.at(call.communicator),
+                                [&](const auto& one) { return one.second->collectives < call.sequence; }))
+          continue;
+        for (const auto& [peer, bytes] : *expected) {
+          const Expected sent = state(peer) ? pieces(*state(peer), call, false) : Expected();
+          const std::uint64_t size = sent && sent->contains(rank.rank) ? sent->at(rank.rank) : 0;
+          if (!sent || size == bytes) continue;
+          verdict.cause = "mismatch";
+          for (const int one : {peer, rank.rank})
+            if (std::ranges::find(verdict.culprits, one) == verdict.culprits.end()) verdict.culprits.push_back(one);
+          verdict.lines.push_back(fmt::format("{}: rank {} expects {} from rank {}, which sends {} to it",
+                                              describe(call), rank.rank, size_of(bytes), peer,
+                                              size ? size_of(size) : "nothing"));
+          if (verdict.lines.size() == 4) return true;
+        }
+      }
+    return !verdict.lines.empty();
+  }
+
+  bool two_threads(Verdict& verdict) const {
+    for (const RankState& rank : states_)
+      for (const Wait& one : rank.waits)
+        for (const Wait& other : rank.waits) {
+          if (&one >= &other || !is(one.call, Role::collective) || !is(other.call, Role::collective) ||
+              one.call.sequence == 0 || one.call.communicator != other.call.communicator)
+            continue;
+          verdict.cause = "threads";
+          verdict.culprits.push_back(rank.rank);
+          verdict.lines.push_back(fmt::format(
+              "two threads of rank {} are in collectives of one communicator, which MPI forbids: {}, and {}", rank.rank,
+              describe(one.call), describe(other.call)));
+        }
+    return !verdict.lines.empty();
+  }
+
+  // Who keeps a call of a window from its target.
+  Needs window_needs(const RankState& rank, const Call& call) const {
+    if (call.peer < 0 || uncertain(call.communicator)) return {};
+    const auto locks = [&](const Call& other) {
+      return is_named(other, "MPI_Win_lock") && other.communicator == call.communicator &&
+             (other.peer == call.peer || other.peer < 0);
+    };
+    bool alone = call.root == 1;
+    for (const Call& own : rank.outstanding) alone = alone || (locks(own) && own.root == 1);
+    for (const RankState& other : states_) {
+      const bool in_window = std::ranges::any_of(
+          other.waits, [&](const Wait& wait) { return wait.call.communicator == call.communicator; });
+      if (&other == &rank || in_window) continue;
+      for (const Call& one : other.outstanding)
+        if (locks(one) && (alone || one.root == 1))
+          return Needs{{{{other.rank},
+                         fmt::format("rank {} has not unlocked rank {} in {}", other.rank, call.peer,
+                                     communicator(call.communicator))}}};
+    }
+    const RankState* const target = state(call.peer);
+    if (!target || target == &rank || !outside(*target)) return {};
+    return Needs{
+        {{{call.peer},
+          fmt::format("rank {} is outside of MPI, and MPI may need it for {}", call.peer, name_of(call.kind))}}};
+  }
+
+  Needs collective_needs(const RankState& rank, const Call& call) const {
     Ranks missing;
     const bool nccl = std::string_view(name_of(call.kind)).starts_with("ncclCommInitRank");
     if (nccl && call.tag != static_cast<int>(states_.size())) return {};  // it is not known who is to call it
@@ -277,27 +445,39 @@ class Explanation {
       }
     } else {
       if (uncertain(call.communicator)) return {};
-      for (const auto& [rank, member] : members_.at(call.communicator))
-        if (member->collectives < call.sequence) missing.insert(rank);
+      const auto& members = members_.at(call.communicator);
+      const Expected expected = pieces(rank, call, true);
+      const bool forms = is_named(call, "create_group") || is_named(call, "create_from_group");
+      if (!expected && (forms || is_named(call, "eighbor"))) return {};
+      for (const auto& [other, member] : members)
+        if (member->collectives < call.sequence && (!is_named(call, "eighbor") || expected->contains(other)))
+          missing.insert(other);
+      for (const auto& [other, bytes] : forms ? *expected : std::map<int, std::uint64_t>())
+        if (state(other) && !members.contains(other) && state(other)->communicators.size() < most_communicators)
+          missing.insert(other);
+      if (missing.empty() && call.kind == Kind::MPI_Intercomm_create) return leader_needs(rank, call);
     }
     std::vector<Need> all;
-    for (const int rank : missing)
-      all.push_back({{rank}, fmt::format("rank {} is not in {}", rank, name_of(call.kind))});
+    for (const int other : missing)
+      all.push_back({{other}, fmt::format("rank {} is not in {}", other, name_of(call.kind))});
     return all.empty() ? Needs() : all;
   }
 
-  // What a rank has queued on its GPUs and others have not.
-  Needs device_needs(const RankState& rank) const {
+  // What a rank has queued on the stream that it waits for, and others have not.
+  Needs device_needs(const RankState& rank, const Call& wait) const {
+    if (wait.tag == unknown) return {};
+    const auto waited = [&](std::int32_t tag) { return wait.tag == any || tag == wait.tag; };
     std::vector<Need> all;
     for (const CommunicatorState& one : rank.communicators) {
-      if (!one.of_nccl || uncertain(one.id)) continue;
+      if (one.sort != Sort::nccl || uncertain(one.id) || (wait.communicator && wait.communicator != one.id)) continue;
       for (const auto& [other, member] : members_.at(one.id))
-        if (member->collectives < one.collectives)
+        if (std::ranges::any_of(
+                one.history, [&](const Call& call) { return call.sequence > member->collectives && waited(call.tag); }))
           all.push_back({{other},
                          fmt::format("rank {} has made {} calls of collectives of {}, rank {} {}", other,
                                      member->collectives, communicator(one.id), rank.rank, one.collectives)});
       for (const Traffic& traffic : rank.traffic) {
-        if (traffic.communicator != one.id || !state(traffic.peer)) continue;
+        if (traffic.communicator != one.id || !state(traffic.peer) || !waited(traffic.tag)) continue;
         const auto lacks = [&](const char* what, std::uint64_t here, std::uint64_t Traffic::*there) {
           if (here > count(traffic.peer, one.id, rank.rank, any, there))
             all.push_back({{traffic.peer}, fmt::format("rank {} has not called {} {}", traffic.peer, what, rank.rank)});
@@ -310,8 +490,9 @@ class Explanation {
   }
 
   Needs needs(const RankState& rank, const Call& call) const {
-    if (is(call, Role::collective)) return collective_needs(call);
-    if (is(call, Role::device) || std::string_view(name_of(call.kind)).starts_with("nccl")) return device_needs(rank);
+    if (is_named(call, "ncclCommInit") || (in_order(call) && !of_device(call))) return collective_needs(rank, call);
+    if (of_device(call)) return device_needs(rank, call);
+    if (is(call, Role::other)) return window_needs(rank, call);
     if (is(call, Role::send)) return send_needs(rank, call);
     if (is(call, Role::receive)) return receive_needs(rank, call);
     if (!is(call, Role::both)) return {};
@@ -344,67 +525,112 @@ class Explanation {
     if (outside(rank) || rank.incomplete) return {};
     std::vector<Need> all;
     for (const Wait& wait : rank.waits) {
-      const Needs one = needs(rank, wait);
+      const Needs one = calls_back(rank, wait.call) ? Needs() : needs(rank, wait);
       if (!one) return {};
       all.insert(all.end(), one->begin(), one->end());
     }
     return all;
   }
 
-  // Collectives that differ between the ranks of a communicator: the first in their histories. If none is there, how
-  // many they have made of each kind until the last call that all have reached.
-  bool mismatch(Verdict& verdict) const {
+  using Variant = std::tuple<Kind, int, std::uint64_t>;  // name, root, bytes
+  using Variants = std::map<Variant, Ranks>;
+  // By call: what the members of a communicator have made of it.
+  static std::map<std::uint64_t, Variants> made(const std::map<int, const CommunicatorState*>& members) {
+    std::map<std::uint64_t, Variants> calls;
+    for (const auto& [rank, member] : members)
+      for (const Call& call : member->history) calls[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
+    return calls;
+  }
+  static bool only_sizes_differ(const Variants& variants) {
+    return std::ranges::all_of(variants, [&](const auto& one) {
+      return std::get<0>(one.first) == std::get<0>(variants.begin()->first) &&
+             std::get<1>(one.first) == std::get<1>(variants.begin()->first);
+    });
+  }
+  void say(Verdict& verdict, const std::string& what, std::uint64_t id,
+           std::vector<std::pair<Ranks, std::string>> groups) const {
+    std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
+    verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
+    for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
+      verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].first), groups[i].second));
+    if (verdict.culprits.empty()) verdict.culprits.assign(groups[0].first.begin(), groups[0].first.end());
+  }
+  std::vector<std::pair<Ranks, std::string>> texts(std::uint64_t id, std::uint64_t sequence,
+                                                   const Variants& variants) const {
+    std::vector<std::pair<Ranks, std::string>> groups;
+    for (const auto& [call, ranks] : variants) {
+      const auto& [kind, root, bytes] = call;
+      groups.emplace_back(
+          ranks, describe({.kind = kind, .root = root, .communicator = id, .sequence = sequence, .bytes = bytes}));
+    }
+    return groups;
+  }
+
+  // A collective that differs between the ranks of a communicator, while a rank is still in it. Other sizes may work,
+  // so they only count where nobody is late. It is certain if nobody can move who is not in it.
+  bool mismatch(Verdict& verdict, const Blocked& blocked) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;
+      for (const auto& [sequence, variants] : made(members)) {
+        if (variants.size() < 2) continue;
+        Blocked waiting = blocked;
+        bool all_reached = true, somebody_in_it = false;
+        for (const auto& [rank, member] : members) {
+          all_reached = all_reached && member->collectives >= sequence;
+          if (is_in(*state(rank), id, sequence)) waiting[rank] = {Need{}}, somebody_in_it = true;
+        }
+        if (!somebody_in_it || (only_sizes_differ(variants) && !all_reached)) continue;
+        verdict.cause = "mismatch";
+        const Blocked stay = that_cannot_move(std::move(waiting));
+        verdict.certain = std::ranges::all_of(states_, [&](const RankState& rank) {
+          return role_of(std::get<0>(variants.begin()->first)) == Role::collective &&
+                 (gone(rank) || stay.contains(rank.rank)) && !outside(rank) && !rank.incomplete;
+        });
+        say(verdict, "the ranks make different calls", id, texts(id, sequence, variants));
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Collectives that differed and that all have left: the first in the histories. If none is there, how many they have
+  // made of each kind until the last call that all have reached. Such a call may have worked, and proves nothing.
+  void old_mismatch(Verdict& verdict) const {
+    for (const auto& [id, members] : members_) {
+      if (uncertain(id)) continue;
+      for (const auto& [sequence, variants] : made(members)) {
+        if (variants.size() < 2 || (verdict.certain && only_sizes_differ(variants))) continue;
+        if (!verdict.certain) verdict.cause = "mismatch";
+        return say(verdict, "before, the ranks have made different calls", id, texts(id, sequence, variants));
+      }
       std::uint64_t reached = UINT64_MAX;
       for (const auto& [rank, member] : members) reached = std::min(reached, member->collectives);
-      std::map<std::uint64_t, std::map<std::tuple<Kind, int, std::uint64_t>, Ranks>> in_history;
       std::map<std::vector<std::uint32_t>, Ranks> numbers;
       for (const auto& [rank, member] : members) {
-        for (const Call& call : member->history)
-          in_history[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
         std::vector<std::uint32_t> of_kind = member->of_kind;
         if (of_kind.empty() || member->collectives - reached > member->history.size()) continue;  // it is too far ahead
         for (const Call& call : member->history)
           if (call.sequence > reached) --of_kind.at(static_cast<std::size_t>(call.kind));
         numbers[of_kind].insert(rank);
       }
+      if (numbers.size() < 2) continue;
       std::vector<std::pair<Ranks, std::string>> groups;
-      std::string what = "the ranks make different calls";
-      const auto first = std::ranges::find_if(in_history, [](const auto& one) { return one.second.size() > 1; });
-      if (first != in_history.end()) {
-        for (const auto& [call, ranks] : first->second) {
-          const auto& [kind, root, bytes] = call;
-          groups.emplace_back(
-              ranks,
-              describe({.kind = kind, .root = root, .communicator = id, .sequence = first->first, .bytes = bytes}));
-        }
-      } else {
-        what = fmt::format("before call {}, the ranks have made different calls", reached);
-        for (const auto& [of_kind, ranks] : numbers) {
-          std::vector<std::string> texts;
-          for (std::size_t kind = 0; kind < of_kind.size(); ++kind)
-            if (of_kind[kind] != numbers.begin()->first[kind] || of_kind[kind] != numbers.rbegin()->first[kind])
-              texts.push_back(fmt::format("{} {}", of_kind[kind], name_of(static_cast<Kind>(kind))));
-          groups.emplace_back(ranks, fmt::format("{}", fmt::join(texts, ", ")));
-        }
+      for (const auto& [of_kind, ranks] : numbers) {
+        std::vector<std::string> texts;
+        for (std::size_t kind = 0; kind < of_kind.size(); ++kind)
+          if (of_kind[kind] != numbers.begin()->first[kind] || of_kind[kind] != numbers.rbegin()->first[kind])
+            texts.push_back(fmt::format("{} {}", of_kind[kind], name_of(static_cast<Kind>(kind))));
+        groups.emplace_back(ranks, fmt::format("{}", fmt::join(texts, ", ")));
       }
-      if (groups.size() < 2) continue;
-      std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
-      verdict.cause = "mismatch";
-      verdict.certain = std::ranges::none_of(states_, outside) && std::ranges::none_of(states_, &RankState::incomplete);
-      verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
-      for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
-        verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].first), groups[i].second));
-      verdict.culprits.assign(groups[0].first.begin(), groups[0].first.end());
-      return true;
+      if (!verdict.certain) verdict.cause = "mismatch";
+      return say(verdict, fmt::format("before call {}, the ranks have made different calls", reached), id,
+                 std::move(groups));
     }
-    return false;
   }
 
   // Messages of `from` that `to` has not received and that do not fit its receive.
   std::string other_messages(int from, int to, const Call& call) const {
-    if (!state(from) || !receives(call)) return "";
+    if (!state(from) || !receives(call) || state(from)->many_tags || state(to)->many_tags) return "";
     for (const Traffic& one : state(from)->traffic) {
       if (one.peer != to || one.sent <= count(to, one.communicator, from, one.tag, &Traffic::received)) continue;
       const int wanted = call.wanted_tag();
@@ -446,42 +672,49 @@ class Explanation {
     return blocked;
   }
 
-  // Explains the ranks that cannot move: a rank that has ended, a cycle, or both.
+  // Explains the ranks that cannot move: by ranks that have ended, and by cycles.
   void stuck(Verdict& verdict, const Blocked& blocked) const {
-    // Follow, from the first stuck rank, the first clause that only stuck or ended ranks could fulfil.
-    std::vector<int> path;
-    int at = blocked.begin()->first;
-    while (std::ranges::find(path, at) == path.end()) {
-      path.push_back(at);
-      const auto found = blocked.find(at);
-      if (found == blocked.end()) break;  // it has ended
-      at = *found->second.front().one_of.begin();
+    Ranks seen;
+    for (auto start = blocked.begin(); start != blocked.end() && verdict.lines.size() < 16; ++start) {
+      // Follow the first clause that only stuck or ended ranks could fulfil.
+      std::vector<int> path;
+      int at = start->first;
+      while (seen.insert(at).second) {
+        path.push_back(at);
+        const auto found = blocked.find(at);
+        if (found == blocked.end()) break;  // it has ended
+        at = *found->second.front().one_of.begin();
+      }
+      if (path.empty()) continue;
+      const bool cycle = blocked.contains(path.back());
+      const auto first = std::ranges::find(path, at);
+      if (cycle && first == path.end()) continue;  // it leads to what is explained already
+      if (cycle) path.erase(path.begin(), first);
+      if (verdict.cause.empty()) verdict.cause = cycle ? "deadlock" : "ended";
+      verdict.culprits.insert(verdict.culprits.end(), cycle ? path.begin() : path.end() - 1, path.end());
+      const std::size_t links = cycle ? path.size() : path.size() - 1, shown = std::min<std::size_t>(links, 6);
+      std::vector<std::string> waits;
+      const auto before = static_cast<std::ptrdiff_t>(verdict.lines.size());
+      for (std::size_t i = 0; i < shown; ++i) {
+        const RankState& rank = *state(path[i]);
+        const int next = path[(i + 1) % path.size()];
+        waits.push_back(fmt::format("{} waits for {}", rank.rank, next));
+        const Call& call = rank.waits.empty()                        ? *rank.polled
+                           : rank.waits.front().requests.size() == 1 ? rank.waits.front().requests.front()
+                                                                     : rank.waits.front().call;
+        verdict.lines.push_back(fmt::format("{}: rank {} is {}{}", blocked.at(rank.rank).front().why, next, doing(next),
+                                            other_messages(next, rank.rank, call)));
+      }
+      if (cycle)
+        verdict.lines.insert(verdict.lines.begin() + before,
+                             fmt::format("{}{}: deadlock", fmt::join(waits, ", "), shown < links ? " ..." : ""));
     }
-    const bool cycle = blocked.contains(path.back());
-    if (cycle) path.erase(path.begin(), std::ranges::find(path, at));
-    verdict.cause = cycle ? "deadlock" : "ended";
-    verdict.culprits = cycle ? path : std::vector{path.back()};
-    const std::size_t links = cycle ? path.size() : path.size() - 1, shown = std::min<std::size_t>(links, 6);
-    std::vector<std::string> waits;
-    for (std::size_t i = 0; i < shown; ++i) {
-      const RankState& rank = *state(path[i]);
-      const int next = path[(i + 1) % path.size()];
-      waits.push_back(fmt::format("{} waits for {}", rank.rank, next));
-      const Call& call = rank.waits.empty()                        ? *rank.polled
-                         : rank.waits.front().requests.size() == 1 ? rank.waits.front().requests.front()
-                                                                   : rank.waits.front().call;
-      verdict.lines.push_back(fmt::format("{}: rank {} is {}{}", blocked.at(rank.rank).front().why, next, doing(next),
-                                          other_messages(next, rank.rank, call)));
-    }
-    if (cycle)
-      verdict.lines.insert(verdict.lines.begin(),
-                           fmt::format("{}{}: deadlock", fmt::join(waits, ", "), shown < links ? " ..." : ""));
   }
 
   bool says_what_it_waits_for(const RankState& rank) const {
     const auto known = [&](const Call& call) {
-      return is(call, Role::device) || std::string_view(name_of(call.kind)).starts_with("nccl") ||
-             (!is(call, Role::other) && call.peer != unknown && call.receive_peer != unknown &&
+      return (of_device(call) && call.tag != unknown) ||
+             (!is(call, Role::other) && !of_device(call) && call.peer != unknown && call.receive_peer != unknown &&
               (call.communicator == start_id || call.communicator == end_id || !uncertain(call.communicator)));
     };
     return certain(&rank) && std::ranges::all_of(rank.waits, [&](const Wait& wait) {
@@ -492,6 +725,15 @@ class Explanation {
 
   // Nobody is stuck for certain: who makes the others wait?
   void moving(Verdict& verdict, const Blocked& blocked) const {
+    for (const RankState& rank : states_)  // what others wait for may not have happened
+      if (rank.failed && rank.incomplete && std::ranges::none_of(states_, outside)) {
+        verdict.cause = "error";
+        verdict.culprits.push_back(rank.rank);
+        verdict.lines.push_back(
+            fmt::format("{} of rank {} has returned an error, and the rank went on: what it stands for may be missing",
+                        describe(*rank.failed), rank.rank));
+      }
+    if (!verdict.culprits.empty()) return;
     std::map<int, int> waiting_for;  // rank that is not blocked, how many blocked ranks wait for it directly
     for (const auto& [rank, needs] : blocked)
       for (const Need& need : needs)
@@ -515,28 +757,42 @@ class Explanation {
             fmt::format("what rank {} waits for is not recorded: it is {}", rank.rank, doing(rank)));
       }
       if (!verdict.culprits.empty()) return void(verdict.cause = "cannot tell");
-      verdict.cause = waits ? "network" : "cannot tell";
-      verdict.lines.push_back(
-          waits ? "every message and collective that a rank waits for has been started by its peers: the network, the "
-                  "library or a GPU is slow or broken"
-                : "no rank waits in a call that is recorded");
-      return;
+      verdict.cause = waits ? "started" : "cannot tell";
+      if (!waits) return verdict.lines.push_back("no rank waits in a call that is recorded");
+      Ranks ranks;
+      for (const RankState& rank : states_)
+        if (!rank.waits.empty()) ranks.insert(rank.rank);
+      return verdict.lines.push_back(fmt::format("everything that {} {} for has been started", rank_text(ranks),
+                                                 ranks.size() == 1 ? "waits" : "wait"));
     }
     std::vector<int>& late = verdict.culprits;
     for (const auto& [rank, number] : waiting_for) late.push_back(rank);
     std::ranges::stable_sort(
         late, {}, [&](int rank) { return std::pair(in_unrecorded_call(*state(rank)), -waiting_for.at(rank)); });
-    verdict.cause = "late";
+    const auto unknown_rank = [&](int rank) { return is_unknown(*state(rank)); };
+    verdict.cause = std::ranges::all_of(late, unknown_rank) ? "cannot tell" : "late";
     for (std::size_t i = 0; i < late.size() && i < 6; ++i) {
       const RankState& rank = *state(late[i]);
       std::string text = fmt::format("rank {} ({}, pid {}) is {} for {:.0f} s", rank.rank, rank.host, rank.pid,
                                      doing(rank), rank.quiet);
-      if (rank.waits.empty() && !rank.polled && rank.process == 'R' && !in_unrecorded_call(rank))
+      if (rank.waits.empty() && !rank.polled && rank.process == 'R' && !in_unrecorded_call(rank) && !is_unknown(rank))
         text += ": computing, not waiting";
-      if (rank.incomplete) text += "; a call of it has failed, or it has more operations under way than are recorded";
+      if (rank.failed) text += "; its call " + describe(*rank.failed) + " has returned an error";
+      if (rank.incomplete && !rank.failed) text += "; it has more operations under way than are recorded";
+      if (std::ranges::any_of(rank.waits, [&](const Wait& wait) { return calls_back(rank, wait.call); }))
+        text += "; a function of the program may run there, for an attribute";
       if (rank.unknown_calls) text += "; it makes calls that are not recorded";
-      if (!rank.waits.empty() && rank.other_thread) text += "; another of its threads is outside of MPI and NCCL";
+      if (!rank.waits.empty() && rank.other_thread)
+        text += "; another of its threads is outside of MPI and NCCL, and may still make a call";
       verdict.lines.push_back(text);
+      std::map<std::string, Ranks> reasons;  // why others wait for it
+      for (const auto& [other, all] : blocked)
+        for (const Need& need : all)
+          if (need.one_of == Ranks{rank.rank}) reasons[need.why].insert(other);
+      for (const auto& [why, ranks] : reasons)
+        if (reasons.size() <= 8)
+          verdict.lines.push_back(
+              fmt::format("  {}: {} {} for it", why, rank_text(ranks), ranks.size() == 1 ? "waits" : "wait"));
       for (const Wait& wait : rank.waits)
         if (const Needs all = needs(rank, wait); all && !all->empty()) {
           const Need& need = all->front();

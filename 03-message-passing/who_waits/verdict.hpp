@@ -21,17 +21,22 @@ struct Wait {  // a thread inside a call
   std::vector<Call> requests{};  // what a wait for requests waits for
   bool all_requests = true;      // false: there were more than fit
   double seconds = 0;            // since when
-  static void fields(auto& visit, auto& wait) { visit(wait.call, wait.requests, wait.all_requests, wait.seconds); }
+  std::uint64_t site = 0;        // where the program made it
+  std::string place{};           // of the site: "solver.cpp:57"
+  static void fields(auto& visit, auto& wait) {
+    visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place);
+  }
 };
 
 struct CommunicatorState {
   std::uint64_t id = 0, collectives = 0;
   std::int32_t size = 0, rank = 0;
-  bool of_nccl = false;
+  Sort sort = Sort::communicator;
+  std::int32_t side = -1;                // of an intercommunicator: 0 or 1
   std::vector<Call> history{};           // the last collectives, the oldest first
   std::vector<std::uint32_t> of_kind{};  // how many of each Kind
   static void fields(auto& visit, auto& one) {
-    visit(one.id, one.collectives, one.size, one.rank, one.of_nccl, one.history, one.of_kind);
+    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history, one.of_kind);
   }
 };
 
@@ -52,24 +57,34 @@ struct RankState {
   double quiet = 0;                                // seconds since its last progress
   bool other_thread = false;                       // a thread that makes such calls is outside of them
   bool incomplete = false, unknown_calls = false;  // of its record
+  bool callbacks = false;                          // MPI_Finalize and others may call the program
+  bool many_tags = false;                          // from some tag on, the messages of a peer are counted together
+  std::optional<Call> failed{};                    // the last call that returned an error
   std::vector<Wait> waits{};
   std::optional<Call> polled{};  // it tests for this again and again
   std::vector<Call> outstanding{};
   std::vector<CommunicatorState> communicators{};
   std::vector<Traffic> traffic{};
   std::string stack{};
+  // What its last collective with pieces has for each peer; see PiecesRecord.
+  std::uint64_t pieces_of = 0, pieces_sequence = 0;
+  std::uint32_t pieces_from = 0;
+  std::vector<std::uint64_t> pieces{};
   int world_size = 0;  // of MPI; 0: MPI has not started
   static void fields(auto& visit, auto& one) {
     visit(one.rank, one.host, one.pid, one.recorded, one.finalized, one.ended, one.process, one.quiet,
           one.other_thread);
     visit(one.incomplete, one.unknown_calls, one.waits, one.polled, one.outstanding, one.communicators, one.traffic);
+    visit(one.callbacks, one.many_tags, one.failed, one.pieces_of, one.pieces_sequence, one.pieces_from, one.pieces);
     visit(one.stack, one.world_size);
   }
 };
 
 struct Verdict {
-  std::string cause;     // "deadlock", "mismatch", "ended", "polling", "late", "network", "separate", "cannot tell"
-  bool certain = false;  // the program cannot continue
+  // "deadlock", "mismatch", "ended", "polling", "late", "threads", "error", "started", "separate", "part", "cannot
+  // tell"
+  std::string cause;
+  bool certain = false;              // the program cannot continue
   std::vector<int> culprits{};       // ranks, in the order in which the lines name them
   std::vector<std::string> lines{};  // the explanation, for people
 };

@@ -1,5 +1,8 @@
 // who_waits: starts a program with a library that records its calls of MPI, NCCL and CUDA, and explains a hang: which
-// rank waits in which call, and for whom. Exit status: the program's; 1 if it cannot continue, 2 bad command line.
+// rank waits in which call, and for whom. Exit status: the program's; 1 if --end ended it, 2 bad command line.
+//
+// Two processes per rank: this one is the program's parent, and the other one explains. Where that one fails, or loses
+// those of the other ranks, the program goes on.
 #include "attach.hpp"
 #include "observer.hpp"
 #include "packing.hpp"
@@ -23,12 +26,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -46,6 +53,7 @@ namespace {
 struct Options {
   double after = 60;
   bool time = false;
+  bool end = false;
   std::string json, rendezvous, timeline, attach;
   std::optional<double> from, to;
   std::vector<std::string> command;
@@ -61,6 +69,7 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   known.add_options()(
       "after", po::value(&options.after)->default_value(options.after),
       "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
+      "end", po::bool_switch(&options.end), "ends the program if it is proved that it cannot continue")(
       "attach", po::value(&options.attach),
       "explain a job that hangs already: the name of its program, the pid of its launcher, or job:ID of Slurm or PBS. "
       "On several nodes: mpirun -N 1 who_waits --attach NAME")(
@@ -75,7 +84,12 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
       "rendezvous", po::value(&options.rendezvous),
       "where the ranks meet: tcp:HOST:PORT or file:PATH (default: by the launcher; under MPI a file in the home "
       "folder)");
-  if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
+  try {
+    if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
+  } catch (const UsageError& e) {
+    if (dashes != end) throw;
+    throw UsageError(fmt::format("{}; the program goes after --: who_waits [options] -- ./program", e.what()));
+  }
   if (!(options.after >= 0.5 && options.after <= 1e6))
     throw UsageError(fmt::format("--after must be from 0.5 to 1000000, not {}", options.after));
   const std::filesystem::path timeline = options.timeline;
@@ -88,7 +102,40 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   }
   if (end - dashes < 2) throw UsageError("a program is needed, after --: who_waits -- ./program");
   options.command.assign(dashes + 1, end);
+  const std::string name = std::filesystem::path(options.command[0]).filename();
+  for (const char* const launcher :
+       {"mpirun", "mpiexec", "orterun", "prterun", "prun", "srun", "aprun", "jsrun", "torchrun"})
+    if (name == launcher || name.starts_with(launcher + std::string(".")))
+      throw UsageError(
+          fmt::format("each rank runs who_waits, so it goes behind {0}: {0} ... who_waits -- ./program", name));
+  if (name == "who_waits" || std::getenv(record_variable))
+    throw UsageError("who_waits runs inside of who_waits: leave one of them out");
   return true;
+}
+
+// Waits until a process of this job has loaded MPI without the library of who_waits, as a part of an MPMD program can:
+// its rank never comes. Then it ends this process.
+void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
+  while (!stop.stop_requested()) {
+    std::this_thread::sleep_for(200ms);
+    for (const std::string& pid : multinode::names_in("/proc")) try {
+        const std::string maps = multinode::read_text("/proc/" + pid + "/maps").value_or("");
+        if (maps.find("/libmpi") == maps.npos || maps.find("/libwho_waits") != maps.npos) continue;
+        multinode::Environment variables;
+        std::ifstream file("/proc/" + pid + "/environ");
+        for (std::string line; std::getline(file, line, '\0');)
+          if (const std::size_t equals = line.find('='); equals != line.npos)
+            variables.emplace(line.substr(0, equals), line.substr(equals + 1));
+        const multinode::Launch other = multinode::read_launch(variables);
+        if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
+        if (launch.local_rank.value == 0)
+          std::cerr << fmt::format(
+              "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --\n",
+              other.rank.value, pid);
+        ::_exit(multinode::exit_usage);
+      } catch (const UsageError&) {
+      }
+  }
 }
 
 // The library to load into the program, for the MPI that it is linked with. A script may start any program: it gets
@@ -161,11 +208,67 @@ ClockReading read_clock(multinode::World& world) {
 }
 
 // "solver.cpp:57" by addr2line, which needs the program's debug information; else "solver+0x1234".
-std::string place_name(const Place& place) {
-  const std::string object = place.object.data();
-  const std::string line = output_of(fmt::format("addr2line -s -e {} {:#x}", quoted(object), place.site));
-  if (!line.empty() && line[0] != '?') return line.substr(0, line.find_first_of(" \n"));
-  return fmt::format("{}+{:#x}", std::filesystem::path(object).filename().string(), place.site);
+std::string place_name(const std::string& object, std::uint64_t site) {
+  const std::string line = output_of(fmt::format("addr2line -s -e {} {:#x}", quoted(object), site));
+  if (!line.empty() && line[0] != '?' && line.find(":?") == line.npos) return line.substr(0, line.find_first_of(" \n"));
+  return fmt::format("{}+{:#x}", std::filesystem::path(object).filename().string(), site);
+}
+
+// The place of a call in a process, behind which is the address `site`.
+std::string place_of(pid_t pid, std::uint64_t site) {
+  std::istringstream maps(multinode::read_text(fmt::format("/proc/{}/maps", pid)).value_or(""));
+  std::string file;
+  std::uint64_t base = 0;
+  for (std::string line; site && std::getline(maps, line);) {
+    std::uint64_t start = 0, end = 0;
+    const std::size_t path = line.find('/');
+    if (path == line.npos || std::sscanf(line.c_str(), "%lx-%lx", &start, &end) != 2) continue;
+    if (line.substr(path) != file) file = line.substr(path), base = start;
+    if (site <= start || site > end) continue;
+    char type[18] = {};  // of the ELF file, at 16
+    std::ifstream(file, std::ios::binary).read(type, sizeof type);
+    return place_name(file, site - 1 - (type[16] == 2 ? 0 : base));  // 2: its addresses are fixed
+  }
+  return "";
+}
+
+// What a rank does, with fields.
+nlohmann::json fields_of(const RankState& rank) {
+  nlohmann::json one = {{"rank", rank.rank}, {"host", rank.host}, {"pid", rank.pid}, {"seconds", rank.quiet}};
+  if (rank.ended) one["exit_status"] = *rank.ended;
+  if (!rank.stack.empty()) one["stack"] = rank.stack;
+  if (rank.polled) one["tests_for"] = name_of(rank.polled->kind);
+  for (const Wait& wait : rank.waits) {
+    nlohmann::json call = {{"call", name_of(wait.call.kind)}, {"seconds", wait.seconds}};
+    const Call& of = wait.requests.size() == 1 ? wait.requests[0] : wait.call;
+    if (&of != &wait.call) call["request"] = name_of(of.kind);
+    const int peer = role_of(of.kind) == Role::receive ? of.from() : of.peer;
+    if (peer >= any) call["peer"] = peer;
+    if (peer >= any && role_of(of.kind) != Role::other) call["tag"] = of.tag;
+    if (role_of(of.kind) == Role::both) call["receive_peer"] = of.receive_peer, call["receive_tag"] = of.receive_tag;
+    if (of.bytes) call["bytes"] = of.bytes;
+    if (of.sequence && role_of(of.kind) == Role::collective)
+      call["number"] = of.sequence, call["communicator"] = of.communicator;
+    if (!wait.place.empty()) call["place"] = wait.place;
+    one["calls"].push_back(call);
+  }
+  if (one.contains("calls"))  // the first thread's, beside those of all
+    for (const auto& [name, value] : one["calls"][0].items()) one[name] = value;
+  return one;
+}
+
+// What the program's parent tells the process that explains, and that it.
+struct Message {
+  enum What : std::int32_t { start, end, another_ends, pid, ended, asked, told_to_end } what;
+  std::int32_t value = 0;
+};
+void tell(int socket, Message message) { std::ignore = ::send(socket, &message, sizeof message, MSG_NOSIGNAL); }
+std::optional<Message> hear(int socket) {  // none: the other one is gone
+  Message message{};
+  ssize_t size = 0;
+  while ((size = ::recv(socket, &message, sizeof message, 0)) < 0 && errno == EINTR) {
+  }
+  return size == sizeof message ? std::optional(message) : std::nullopt;
 }
 
 // Every rank's value, on rank 0.
@@ -179,49 +282,45 @@ std::vector<T> gather(multinode::World& world, const char* name, const T& value)
 // The looks at all ranks: rank 0 decides when, and explains what it sees.
 class Watch {
  public:
-  Watch(multinode::World& world, const Options& options, Observer& observer, multinode::ChildProcess& child)
+  Watch(multinode::World& world, const Options& options, Observer& observer, int socket)
       : world_(world),
         options_(options),
         observer_(observer),
-        child_(child),
+        socket_(socket),
         json_(world.rank() == 0 ? options.json : "", true) {}
 
-  // Returns the exit status. `clock`: at the start.
-  int run(multinode::Signals& signals, const ClockReading& clock) {
+  bool ends_program() const { return ends_program_; }
+  // `clock`: at the start. Returns whether all ranks leave together.
+  bool run(const ClockReading& clock) {
     clock_ = clock;
     const auto between =
         std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
     for (auto next = Clock::now();;) {
-      pollfd waits{signals.descriptor(), POLLIN, 0};
-      ::poll(&waits, 1, 200);
-      bool ended = child_.ending().has_value();
-      while (const auto signal = signals.next()) {
-        const int which = static_cast<int>(signal->ssi_signo);
-        if (which == SIGUSR1) number("asked", 1);
-        if (which == SIGUSR1 || which == SIGCHLD) continue;
-        if (!ended) child_.signal(which);
-        told_to_end_ = true;
+      for (pollfd waits{socket_, POLLIN, 0}; ::poll(&waits, 1, 200) > 0;) {
+        const auto message = hear(socket_);
+        if (!message || message->what == Message::told_to_end) return false;  // nothing to explain
+        if (message->what == Message::asked) number("asked", 1);
+        if (message->what == Message::pid) pid_ = message->value;
+        if (message->what == Message::ended) next = Clock::now(), ended_at_ = next, ended_ = message->value;
       }
-      if (child_.poll()) ended_at_ = next = Clock::now(), ended = true;
       observer_.look(Clock::now());
       if (Clock::now() < next) continue;
-      if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
-        if (ended) return child_.ending()->as_exit_status();
-        continue;
-      }
-      next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
+      next = Clock::now() + (ended_ ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
       turn();
-      if (explained_end_ && child_.ending()->failed()) return child_.ending()->as_exit_status();
-      if (ends_it_ >= 0) return multinode::exit_wrong;
+      if (ends_it_ >= 0) {
+        ends_program_ = ends_it_ == world_.rank() || world_.launch().launcher != "Open MPI";
+        if (!ends_program_) tell(socket_, {Message::another_ends});
+        world_.barrier("the end of the program");  // all have been told, before the launcher ends them
+        return true;
+      }
+      if (explained_failure_) return true;  // their launcher ends the others, or lets them go on
       if (number("over")) {
         if (takes_times()) show_times(*ended_at_, true);
         world_.barrier("the end");
-        return 0;
+        return true;
       }
     }
   }
-  // The program cannot continue, and it is not this rank that ends it where only one does.
-  bool another_ends_it() const { return ends_it_ >= 0 && ends_it_ != world_.rank(); }
 
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
@@ -229,7 +328,7 @@ class Watch {
   // What each rank does once per second. Looks and the end are collective: rank 0 alone starts them, one after the
   // other.
   void turn() {
-    const bool ended = child_.ending().has_value();
+    const bool ended = ended_.has_value();
     const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
     // What counts is that a rank has moved since the last look, not that rank 0 saw it move: between two of its turns,
     // all may have moved and become quiet again.
@@ -239,7 +338,7 @@ class Watch {
     }
     if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
       counted_end_ = true;
-      if (child_.ending()->failed()) number("asked", 1);
+      if (*ended_ != 0) number("asked", 1);
       number("ended", 1);
     }
     if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
@@ -257,33 +356,40 @@ class Watch {
 
   void look() {
     ++looks_;
-    explained_end_ = child_.ending().has_value();
     const std::int64_t moves = number("moves");
     observer_.look(Clock::now());
     steps_ = observer_.steps();
     counted_move_ = false;
     RankState state = observer_.state(world_.rank(), Clock::now());
-    if (child_.ending()) state.ended = child_.ending()->as_exit_status();
-    if (!state.pid) state.pid = child_.pid();
+    state.ended = ended_;
+    if (!state.pid) state.pid = pid_;
     ProcessStacks stacks;
     if (!state.ended) {
       state.process = process_state(state.pid);
       const bool outside = state.waits.empty() && !state.polled;
       if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
       state.stack = stack_line(stacks);
+      for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
     auto all_stacks = gather(world_, "the stacks", stacks);
-    std::erase_if(all_stacks, [](const ProcessStacks& one) { return one.threads.empty(); });
     Verdict verdict;
     const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
     const bool failed = std::ranges::any_of(ranks, has_failed);
     const bool one_moves =
         std::ranges::any_of(ranks, [&](const RankState& one) { return !one.ended && one.quiet < options_.after; });
     // If a rank has moved since it counted as quiet, there is nothing to explain yet. Nobody asks during a look.
-    const bool explains = world_.rank() == 0 && !(all_are_quiet_ && one_moves && !failed);
-    if (explains) answered_ = number("asked"), explained_moves_ = moves, verdict = explain(ranks);
+    // Nor if all have ended by themselves.
+    const bool all_right = std::ranges::all_of(ranks, [](const RankState& one) { return one.ended == 0; });
+    const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !failed);
+    if (world_.rank() == 0) answered_ = number("asked");
+    if (explains) explained_moves_ = moves, verdict = explain(ranks);
+    if (world_.broadcast("stacks", verdict.cause == "started" ? "wanted" : "") == "wanted") {  // what do they do there?
+      if (!ended_ && stacks.threads.empty()) stacks = stacks_of(state.pid), stacks.rank = state.rank;
+      all_stacks = gather(world_, "the stacks of all", stacks);
+    }
+    std::erase_if(all_stacks, [](const ProcessStacks& one) { return one.threads.empty(); });
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     observer_.look(Clock::now());
     const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
@@ -298,11 +404,14 @@ class Watch {
             : all_are_quiet_ ? fmt::format("no progress for {:g} s", options_.after)
                              : "asked by a signal",
             lines);
+      nlohmann::json states;
+      for (const RankState& one : ranks) states.push_back(fields_of(one));
       json_.write({{"cause", verdict.cause},
                    {"certain", verdict.certain},
                    {"ranks", verdict.culprits},
                    {"lines", verdict.lines},
-                   {"groups", groups(ranks)}});
+                   {"groups", groups(ranks)},
+                   {"states", states}});
       // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
       // 4.2.2, its list of fences). So one dies that is in neither, and mpirun ends the others.
       const auto outside = std::ranges::find_if(ranks, [](const RankState& one) {
@@ -313,9 +422,11 @@ class Watch {
       // A rank that has failed ends it with its own status.
       const auto failed_one = std::ranges::find_if(ranks, has_failed);
       const auto ender = failed_one != ranks.end() ? failed_one : outside != ranks.end() ? outside : ranks.begin();
-      if (verdict.certain) ends_it_ = static_cast<int>(ender - ranks.begin());
+      if (verdict.certain && options_.end) ends_it_ = static_cast<int>(ender - ranks.begin());
     }
-    ends_it_ = std::stoi(world_.broadcast("the explanation", std::to_string(ends_it_)));
+    const std::string found = world_.broadcast("the explanation", fmt::format("{} {}", ends_it_, failed && explains));
+    ends_it_ = std::stoi(found);
+    explained_failure_ = found.ends_with("true");
     if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false);
   }
 
@@ -328,14 +439,14 @@ class Watch {
     times.host = multinode::host_name();
     times.first = clock_;
     times.until = until.time_since_epoch().count();
-    if (child_.ending()) times.ended = child_.ending()->as_exit_status();
+    times.ended = ended_;
     times.last = read_clock(world_);
     const auto ranks = gather(world_, "the times", times);
     if (world_.rank() != 0) return;
     std::map<std::pair<std::string, std::uint64_t>, std::string> known;
     const Where where = [&](const Place& place) {
       std::string& name = known[{place.object.data(), place.site}];
-      return name.empty() ? name = place_name(place) : name;
+      return name.empty() ? name = place_name(place.object.data(), place.site) : name;
     };
     if (!options_.timeline.empty()) {
       Timeline timeline = timeline_of(ranks);
@@ -358,14 +469,17 @@ class Watch {
   multinode::World& world_;
   const Options& options_;
   Observer& observer_;
-  multinode::ChildProcess& child_;
+  const int socket_;  // to the program's parent
+  bool ends_program_ = false;
+  pid_t pid_ = 0;
+  std::optional<int> ended_;  // the program's exit status
   multinode::JsonLines json_;
   ClockReading clock_{};  // at the start
   std::optional<Clock::time_point> ended_at_;
   std::int64_t looks_ = 0, answered_ = 0;  // the looks so far, and the requests for one
   std::int64_t explained_moves_ = -1;      // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;                // of the program, at this rank's last look
-  bool quiet_ = false, counted_end_ = false, explained_end_ = false, counted_move_ = false, told_to_end_ = false;
+  bool quiet_ = false, counted_end_ = false, explained_failure_ = false, counted_move_ = false;
   bool all_are_quiet_ = false;  // on rank 0: why it asked for the next look
   int ends_it_ = -1;            // the rank that ends the program; -1: it may continue
 };
@@ -373,6 +487,37 @@ class Watch {
 int status_of(const std::exception& e) {
   if (const auto* const start = dynamic_cast<const multinode::StartError*>(&e)) return start->status;
   return dynamic_cast<const UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
+}
+
+// The process that explains. Returns its exit status.
+int explain_it(const Options& options, const multinode::Launch& launch, Observer& observer, int socket) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    std::optional<std::jthread> missing;
+    if (launch.world_size.value > 1) missing.emplace(expect_all, launch);
+    const std::string rendezvous = rendezvous_of(options, launch);
+    std::optional<multinode::World> world(std::in_place, "who_waits", launch,
+                                          multinode::World::Options{.rendezvous = rendezvous});
+    missing.reset();
+    if (rendezvous != options.rendezvous && launch.rank.value == 0)
+      std::filesystem::remove(rendezvous.substr(std::string_view("file:").size()));  // all have read it
+    try {
+      const bool times = options.time || !options.timeline.empty();
+      const ClockReading clock = times ? read_clock(*world) : ClockReading{};
+      tell(socket, {Message::start});
+      Watch watch(*world, options, observer, socket);
+      if (!watch.run(clock)) ::_exit(0);  // without waiting for the others
+      world.reset();
+      if (watch.ends_program()) tell(socket, {Message::end});
+      return 0;
+    } catch (const std::exception& e) {
+      if (world) world->watchdog().fail(e.what(), status_of(e));
+      throw;
+    }
+  } catch (const std::exception& e) {
+    std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    return status_of(e);
+  }
 }
 
 }  // namespace
@@ -397,8 +542,7 @@ int main(int argc, char** argv) {
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);
     Observer observer;
-    const bool times = options.time || !options.timeline.empty();
-    if (times) observer.take_times(options.from, options.to);
+    if (options.time || !options.timeline.empty()) observer.take_times(options.from, options.to);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     command.environment = environment_of_program(observer, library);
     command.mask = signals.before();
@@ -406,24 +550,49 @@ int main(int argc, char** argv) {
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
     if (prints && !options.timeline.empty()) multinode::open_in_place(options.timeline, true);  // or it throws
     prints = true;
-    std::optional<multinode::World> world(std::in_place, "who_waits", launch,
-                                          multinode::World::Options{.rendezvous = rendezvous_of(options, launch)});
-    try {
-      const ClockReading clock = times ? read_clock(*world) : ClockReading{};
-      multinode::ChildProcess child(command);
-      Watch watch(*world, options, observer, child);
-      const int status = watch.run(signals, clock);
-      if (watch.another_ends_it() && launch.launcher == "Open MPI") {
-        world.reset();  // rank 0 waits for this
-        pollfd signal{signals.descriptor(), POLLIN, 0};
-        for (multinode::Deadline limit(10s); !limit.passed();)
-          if (::poll(&signal, 1, 100) > 0)
-            if (const auto one = signals.next(); one && one->ssi_signo == SIGTERM) break;
+    int sockets[2];
+    multinode::check_errno(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), "socketpair");
+    const pid_t explainer = multinode::check_errno(::fork(), "fork");
+    if (explainer == 0) {
+      ::close(sockets[0]);
+      std::exit(explain_it(options, launch, observer, sockets[1]));
+    }
+    ::close(sockets[1]);
+    const int socket = sockets[0];
+    if (!hear(socket)) {  // the ranks have not met
+      int status = 0;
+      ::waitpid(explainer, &status, 0);
+      return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : multinode::exit_wrong;
+    }
+    multinode::ChildProcess program(command);
+    tell(socket, {Message::pid, program.pid()});
+    bool told = false, explains = true, tells_end = false;
+    std::optional<multinode::Deadline> limit;  // for the launcher to end what another rank ends
+    for (;;) {
+      pollfd waits[2] = {{signals.descriptor(), POLLIN, 0}, {explains ? socket : -1, POLLIN, 0}};
+      ::poll(waits, 2, 200);
+      if (waits[1].revents) {
+        const auto message = hear(socket);
+        explains = message.has_value();
+        const bool failed = program.ending() && program.ending()->failed();
+        if (message && failed) return program.ending()->as_exit_status();
+        if (message && message->what == Message::end) return multinode::exit_wrong;
+        if (message && message->what == Message::another_ends) limit.emplace(10s);
       }
-      return status;
-    } catch (const std::exception& e) {
-      if (world) world->watchdog().fail(e.what(), status_of(e));
-      throw;
+      while (const auto signal = signals.next()) {
+        const int which = static_cast<int>(signal->ssi_signo);
+        if (which == SIGUSR1) tell(socket, {Message::asked});
+        if (which == SIGUSR1 || which == SIGCHLD) continue;
+        if (limit) return multinode::exit_wrong;
+        if (!program.ending()) program.signal(which);
+        tell(socket, {Message::told_to_end});
+        told = true;
+      }
+      program.poll();
+      if (program.ending() && !std::exchange(tells_end, true))
+        tell(socket, {Message::ended, program.ending()->as_exit_status()});
+      if (limit && limit->passed()) return multinode::exit_wrong;
+      if (program.ending() && (told || !explains) && !limit) return program.ending()->as_exit_status();
     }
   } catch (const std::exception& e) {
     if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";

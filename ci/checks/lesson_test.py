@@ -122,7 +122,7 @@ def main():
 
         n = lesson.get("mistakes_at", min(2, max(lesson["processes"])))
         (pathlib.Path(folder) / "full").write_text('exec "$@" >/dev/full')
-        alone = lesson["run"].replace("who_waits --after 2 -- ", "")  # it waits 60 s where only rank 0 fails
+        alone = lesson["run"].replace("who_waits --after 2 --end -- ", "")  # it waits 60 s where only rank 0 fails
         status, output = start(alone.replace(f"./{name}", f"sh ./full ./{name}"), n)
         if status == 0 or f"{name}: standard output: No space left on device" not in output:
             raise Failure(f"whose output cannot be written, {name} ends with exit status {status}:\n{output}")
