@@ -149,10 +149,9 @@ int find_bad_path(int argc, char** argv, const std::string&) {
   po::options_description known("paths");
   known.add_options()                                                                                              //
       ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured separately")  //
-      ("at-least", po::value(&options.at_least)->value_name("PERCENT"),
-       "of a good pair's bandwidth, else a pair is slow (default: 50; with N RDMA devices 100 - 50 / N)")          //
-      ("topology", po::value(&options.topology)->value_name("FILE"), "the switches, as in Slurm's topology.conf")  //
-      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object per pair and per fault");
+      ("at-least", po::value(&options.at_least)->value_name("PERCENT")->default_value(options.at_least),
+       "of a good pair's bandwidth, else a pair is slow")  //
+      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object per pair and per finding");
   known.add(run.where());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   run.read();
@@ -197,7 +196,7 @@ constexpr std::array commands{
     Subcommand{"baseline", "how fast is it, and how much does that vary? Several sessions", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
     Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
-    Subcommand{"paths", "which node, link or path between nodes is bad?", find_bad_path},
+    Subcommand{"paths", "how fast is each pair of nodes? A matrix, with slow nodes and pairs named", find_bad_path},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"list", "all checks", list},
