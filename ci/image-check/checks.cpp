@@ -4,14 +4,15 @@
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <regex>
@@ -219,7 +220,10 @@ double seconds_on(const Check& check, const Cluster& cluster) {
   return check.seconds + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
 }
 double limit_on(const Check& check, const Cluster& cluster) {
-  return check.limit + 0.5 * static_cast<double>(cluster.nodes.size() - 1);
+  double load = 0;
+  getloadavg(&load, 1);
+  const double busy = std::clamp(load / static_cast<double>(multinode::allowed_cpus().size()), 1.0, 5.0);
+  return busy * (check.limit + 0.5 * static_cast<double>(cluster.nodes.size() - 1));
 }
 
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster) {
@@ -232,7 +236,6 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
       return "the examples are built without Gloo";
     if (need == Need::gpu && cluster.gpus == 0) return cluster.no_gpu;
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
-    if (need == Need::dcgmi && !is_installed("dcgmi")) return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
       return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
     if (need == Need::three_nodes && cluster.nodes.size() < 3) return "less than three nodes";
@@ -310,6 +313,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       const auto hosts = of.at("hosts").get<std::set<std::string>>();
       const auto asked = asked_of(check, cluster);
       told_who = true;
+      judged.hosts = hosts;
       if (asked.processes > 0 && (of.at("world_size") != asked.processes || hosts.size() != asked.nodes))
         find("who took part",
              fmt::format(
@@ -324,20 +328,18 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       if (object.at(key) != wanted) find("answer", key + " is " + object.at(key).dump() + ", and should be " + wanted);
     }
     if (object.contains("what") && object.contains("ok") && object.at("ok") == false) {
-      auto detector = object.at("what").get<std::string>();  // gpu7_health
-      std::erase_if(detector, [](unsigned char c) { return std::isdigit(c); });
-      find(detector, object.at("why"), object.at("host"));
+      find(object.at("what"), object.at("why"), object.at("host"));
       explained = true;
     }
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
       const std::string what = object.at("what"), host = object.at("host");
       const json& value = object.at("value");
-      if (object.at("better") != "equal") {
+      if (object.at("better") == "more" || object.at("better") == "less") {
         looked_at.insert(what);
       } else {
         const std::string text = as_text(value);
         equal[what][text].insert(host);
-        judged.facts.push_back({check.name, what, text, host});
+        if (object.at("better") == "equal") judged.facts.push_back({check.name, what, text, host});
       }
       if (object.at("better") == "more" && value.is_number() && value > 0)
         slowness[what].push_back({object.at("rank"), host, 1 / value.get<double>(), 1 / value.get<double>()});

@@ -28,7 +28,7 @@ enum class Where {
   first_process,  // one process on the first node, without a launcher
 };
 
-enum class Need { mpi, gloo, gpu, rdma, images, dcgmi, several_nodes, three_nodes, several_processes };
+enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, three_nodes, several_processes };
 
 // How a value is read; see site.hpp.
 struct Measure {
@@ -50,8 +50,8 @@ struct Check {
   Suite from = Suite::smoke;  // the smallest suite that has it
   std::string program{};      // CHAPTER/PROGRAM
   // {json}: file for its JSON lines; {folder}: one for its files;
-  // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher}; {skip-ssh}: --skip ssh
-  // where the launcher needs no ssh; {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
+  // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher};
+  // {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};
   Where where = Where::everywhere;
   std::vector<Need> needs{};
@@ -69,7 +69,7 @@ struct Check {
 
 // To start and connect processes takes longer the more nodes there are.
 double seconds_on(const Check& check, const Cluster& cluster);
-double limit_on(const Check& check, const Cluster& cluster);
+double limit_on(const Check& check, const Cluster& cluster);  // and on a busy machine, by the load of this node
 
 // The text with {key} replaced by the value of that key, for every key that the object `values` has.
 std::string filled(std::string text, const nlohmann::json& values);
@@ -90,10 +90,11 @@ struct Judged {
   std::vector<Finding> findings;  // none: right
   std::vector<Sample> samples;
   std::vector<Fact> facts;
-  bool absent = false;  // the program itself said that hardware is missing (77)
-  bool started = true;  // false: the launcher did not start what was asked for, so that no node is to blame
-  bool busy = false;    // other work kept a node from it: neither right nor wrong
-  std::string reason;   // why it is absent or busy
+  bool absent = false;            // the program itself said that hardware is missing (77)
+  bool started = true;            // false: the launcher did not start what was asked for, so that no node is to blame
+  bool busy = false;              // other work kept a node from it: neither right nor wrong
+  std::set<std::string> hosts{};  // that took part, by their own names
+  std::string reason;             // why it is absent or busy
 };
 // Judges what a run of `check` left: its outcome, its output and its JSON lines.
 Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,

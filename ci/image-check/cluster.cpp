@@ -191,12 +191,6 @@ Command read_launcher(const std::string& text) {
 
 std::string Cluster::launcher_command() const { return shell_words({}, launcher_words); }
 
-bool Cluster::needs_ssh() const {
-  if (nodes.size() < 2 || launcher == "srun") return false;
-  // Open MPI's mpirun starts its daemons through Slurm or PBS in their jobs.
-  return launcher == "mnrun" || (variable("SLURM_JOB_ID").empty() && variable("PBS_JOBID").empty());
-}
-
 std::filesystem::path Cluster::path_of(const std::string& program) const {
   const std::string own = "image-check/";
   if (program.rfind(own, 0) != 0) return examples / program;

@@ -24,7 +24,6 @@ struct Cluster {
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
   std::string launcher_command() const;  // program and its options, as --launcher takes them
-  bool needs_ssh() const;                // the launcher logs in to the other nodes
 
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
   std::filesystem::path path_of(const std::string& program) const;

@@ -96,6 +96,15 @@ Results renamed(Results results, const std::vector<std::string>& nodes) {
   return results;
 }
 
+// Values of launches that failed are for people who look for the reason.
+void drop_what_failed(Results& results) {
+  std::erase_if(results.samples, [&](const Sample& sample) {
+    return std::ranges::any_of(results.checks, [&](const CheckResult& check) {
+      return check.check == sample.check && check.launch == sample.launch && check.status != Status::pass;
+    });
+  });
+}
+
 // What fresh launches measured, each a folder.
 std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders, const Head& head) {
   std::vector<Sample> samples;
@@ -103,7 +112,8 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
     std::error_code ignored;
     const auto bytes = std::filesystem::file_size(folder / "results.jsonl", ignored);
     if (ignored || bytes == 0) continue;  // it failed before it measured
-    const auto fresh = renamed(read_results(folder), head.nodes);
+    auto fresh = renamed(read_results(folder), head.nodes);
+    drop_what_failed(fresh);
     if (fresh.head.launcher != head.launcher)
       throw UsageError("fresh launches used " + fresh.head.launcher + ", and B " + head.launcher +
                        ": give --launcher, and --hosts and --site if B had them");
@@ -119,18 +129,8 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
 Results read_complete(const std::filesystem::path& folder) {
   auto results = read_results(folder);
   if (!results.complete) throw UsageError(folder.string() + " is of a run that did not come to its end");
+  drop_what_failed(results);
   return results;
-}
-
-// FOLDER, if it has results; else its folders that have, in the order of their names.
-std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
-  std::vector<std::filesystem::path> found;
-  for (const auto& name : multinode::names_in(folder))
-    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
-  if (found.empty())
-    throw UsageError("cannot read " + folder.string() + ": it has no results.jsonl, and no folder in it has one");
-  return found;
 }
 
 // Those of A, which must be of one image and kind of machine.
@@ -207,6 +207,11 @@ class Comparing {
         result.status = Status::fail;
         result.action = Action::investigate;
         result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
+      }
+      if (result.status == Status::flaky) {
+        result.status = Status::not_run;
+        result.reason =
+            "failed, and passed when it ran again, which tells nothing about B: run B again, on a quiet node";
       }
       const bool skipped = result.status == Status::skip &&
                            std::ranges::find(options_.required, result.check) != options_.required.end();
@@ -310,7 +315,8 @@ class Comparing {
   }
 
   void judge_metrics() {
-    std::set<std::string> seeing;  // checks that a metric is evidence of
+    std::set<std::string> seeing, blind;  // checks that a metric is evidence of, and those without
+    std::vector<std::string> table;       // what each metric of those can see
     for (const auto& one : compared_)
       if (is_evidence(one.comparison)) seeing.insert(one.check);
     for (const auto& [key, check, comparison] : compared_) {
@@ -339,11 +345,27 @@ class Comparing {
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
           if (nothing_sees) result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
           if (much || nothing_sees) result.status = Status::not_run;
+          if (nothing_sees && !much) {
+            blind.insert(check);
+            table.push_back(
+                fmt::format("  {:<50} {}", result.check, words_of_visible(comparison.visible, comparison.better)));
+            if (found == "drifts") table.back() += "; drifts from session to session";
+            count(results_.summary, result.status);
+            writer_.write(result);
+            results_.checks.push_back(std::move(result));
+            continue;
+          }
         }
         out_ << result.check << ": " << result.reason << "\n";
       }
       record(result, check);
     }
+    if (blind.empty()) return;
+    out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
+         << percent(required())
+         << " in B: A is too noisy, has too few sessions, or drifts. Make more sessions of A on a quiet node\n"
+         << "    (image-check baseline --repeat 10), measure A and B in turn (--again-a), or accept less (--loss)\n"
+         << multinode::join(table, "\n") << "\n";
   }
 
   Results conclude() {

@@ -177,6 +177,19 @@ int list(int argc, char** argv, const std::string&) {
   return multinode::exit_right;
 }
 
+int write_site(int argc, char** argv, const std::string&) {
+  std::vector<std::string> from;
+  po::options_description known("site: prints a site file for nodes like those of these runs");
+  known.add_options()("from", po::value(&from)->value_name("DIR")->multitoken()->required(),
+                      "folders of runs on good nodes, or of several such folders");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  std::vector<Results> sessions;
+  for (const auto& folder : from)
+    for (const auto& session : sessions_in(folder)) sessions.push_back(read_results(session));
+  std::cout << site_file(sessions);
+  return multinode::exit_right;
+}
+
 // For self-test: plants a fault, then becomes the program.
 int plant(int argc, char** argv, const std::string&) {
   if (argc < 3) throw UsageError("plant: name a fault and a program");
@@ -199,6 +212,7 @@ constexpr std::array commands{
     Subcommand{"paths", "how fast is each pair of nodes? A matrix, with slow nodes and pairs named", find_bad_path},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
+    Subcommand{"site", "--from DIR: a site file, with the inventory and the limits of good nodes", write_site},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},
     Subcommand{"look", nullptr, look_at_node},

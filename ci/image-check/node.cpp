@@ -1,6 +1,7 @@
 #include "node.hpp"
 
 #include "node_check/inventory.hpp"
+#include "node_check/limits.hpp"
 #include "process.hpp"
 #include "site.hpp"
 
@@ -72,24 +73,24 @@ boost::program_options::options_description NodeOptions::description() {
        "a node that has not answered by then is bad")                                              //
       ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")  //
       ("require", po::value(&required)->value_name("NAME"),
-       "this finding, such as kernel_log, must not be skipped: else the exit status is 3; may be repeated")  //
+       "this finding, such as mounts, must not be skipped: else the exit status is 3; may be repeated")  //
       ("prometheus", po::value(&prometheus)->value_name("FILE"),
        "file for node_exporter's textfile collector")                                                    //
       ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
+      ("root", po::value(&root)->value_name("DIR")->default_value(root, "/"),
+       "folder with the sys and proc to look at")  //
       ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)");
-  known.add(health.description());
   return known;
 }
 
 int look(int argc, char** argv) {
-  node_check::HealthOptions health;
+  namespace po = boost::program_options;
   std::string inventory, json;
-  auto known = health.description();
-  known.add_options()("inventory", boost::program_options::value(&inventory))("json",
-                                                                              boost::program_options::value(&json));
+  std::filesystem::path root;
+  po::options_description known;
+  known.add_options()("inventory", po::value(&inventory))("json", po::value(&json))("root", po::value(&root));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const std::string host = multinode::host_name();
-  if (!health.state.empty()) health.state = node_check::state_file(health.state, host);
   multinode::JsonLines lines(json);
   bool right = true;
   const auto tell = [&](const node_check::Findings& findings) {
@@ -99,10 +100,11 @@ int look(int argc, char** argv) {
     }
   };
   node_check::unbind();
-  tell(node_check::look_at_limits(health.sysfs));
-  tell(node_check::look_at_devices(health.sysfs, node_check::gpus_of_nvml(health.nvml)));
-  tell(node_check::look_at_health(health));
-  if (!inventory.empty()) tell({node_check::look_at_inventory(nlohmann::json::parse(inventory), health)});
+  tell(node_check::look_at_limits(root));
+  tell(node_check::look_at_devices(root / "sys", node_check::gpus_of_driver(root)));
+  tell({node_check::look_at_mounts(root)});
+  tell(node_check::look_at_sync(node_check::temporary_folder()));
+  if (!inventory.empty()) tell({node_check::look_at_inventory(nlohmann::json::parse(inventory), root)});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
@@ -112,14 +114,8 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
   const std::string host = multinode::host_name();
   const MemoryFile log, json;
-  Command program{
-      std::filesystem::read_symlink("/proc/self/exe"), "look", "--json", json.path(), "--nvml", options.health.nvml};
-  const auto add = [&](const char* option, const std::string& path) {
-    if (!path.empty()) program.insert(program.end(), {option, std::filesystem::absolute(path)});
-  };
-  add("--state", options.health.state);
-  add("--kernel-log", options.health.kernel_log);
-  add("--sysfs", options.health.sysfs);
+  Command program{std::filesystem::read_symlink("/proc/self/exe"), "look", "--json", json.path(), "--root",
+                  std::filesystem::absolute(options.root)};
   if (!options.site.empty())
     program.insert(program.end(), {"--inventory", inventory_of(read_site(options.site), host).dump()});
 
@@ -137,8 +133,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     finding.check = object.at("what");
     finding.status = object.at("ok").is_null() ? Status::skip : object.at("ok") == true ? Status::pass : Status::fail;
     const std::string why = object.at("why");
-    if (finding.status == Status::fail)  // where its counters are kept is no part of the node
-      (finding.check == "state" ? unseen : wrong).push_back(finding.check + ": " + why);
+    if (finding.status == Status::fail) wrong.push_back(finding.check + ": " + why);
     (finding.status == Status::skip ? absent : passed) += finding.status != Status::fail;
     if (finding.status == Status::skip && std::ranges::find(options.required, finding.check) != options.required.end())
       unseen.push_back(finding.check + ": " + why);

@@ -1,8 +1,7 @@
 // node.hpp: is this node fit for a job? One line and an exit status, for the prolog or health check of a scheduler.
 #pragma once
 
-#include "node_check/health.hpp"
-
+#include <filesystem>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -19,7 +18,7 @@ struct NodeOptions {
   std::string site;                     // file with the inventory of this node; "": none
   std::vector<std::string> required{};  // findings that this node must have
   std::string prometheus, json;         // files for the answer; "": none
-  node_check::HealthOptions health{};
+  std::filesystem::path root = "/";     // with the sys and proc to look at
   boost::program_options::options_description description();
 };
 
@@ -27,7 +26,7 @@ struct NodeOptions {
 // hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
 int check_node(const NodeOptions& options, std::ostream& out);
 
-// What the process that check_node() starts, and can end, looks at: limits, devices, health, inventory.
+// What the process that check_node() starts, and can end, looks at: limits, devices, mounts, inventory.
 int look(int argc, char** argv);
 
 }  // namespace image_check

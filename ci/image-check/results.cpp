@@ -56,7 +56,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
                                    visible, verdict)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status,
+                                                cause)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, nodes, processes_per_node,
                                    machine, versions, settings)
@@ -210,6 +211,17 @@ Results read_results(const std::filesystem::path& folder) {
   if (results.head.command.empty()) throw multinode::UsageError(path.string() + " is empty");
   if (!results.complete) results.summary = counted(results.checks, true);
   return results;
+}
+
+std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
+  std::vector<std::filesystem::path> found;
+  for (const auto& name : multinode::names_in(folder))
+    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
+  if (found.empty())
+    throw multinode::UsageError("cannot read " + folder.string() +
+                                ": it has no results.jsonl, and no folder in it has one");
+  return found;
 }
 
 void write_whole(const std::filesystem::path& path, const std::string& text) {

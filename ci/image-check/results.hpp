@@ -112,6 +112,7 @@ struct Summary {
   int passed = 0, failed = 0, flaky = 0, skipped = 0, not_run = 0;
   double seconds = 0;
   int exit_status = 0;  // 0 right, 1 something failed, 3 could not test
+  std::string cause{};  // one thing that is wrong with the first node, and explains failures; "": none is known
 };
 
 void count(Summary& summary, Status status);
@@ -150,6 +151,9 @@ class ResultsWriter {
 // multinode::UsageError, naming file and line, for anything else that is no results: another schema, an unknown status,
 // a value that is not a number, a summary that does not count the checks.
 Results read_results(const std::filesystem::path& folder);
+
+// FOLDER, if it has results; else its folders that have, in the order of their names. Throws multinode::UsageError.
+std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder);
 
 // Metrics in Prometheus's text format, as node_exporter's textfile collector reads it: image_check_passed of each check
 // that ran (1 or 0), image_check_value of each metric (the median over launches), image_check_exit_status,

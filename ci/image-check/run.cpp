@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include "cause.hpp"
 #include "machine.hpp"
 
 #include <multinode/base/check.hpp>
@@ -91,6 +92,10 @@ class Run {
       out_ << fmt::format("note: this machine's clock jumped by {:+.0f} s during the run; durations do not follow it\n",
                           jumped);
     conclude(summary);
+    if (options_.retry && summary.failed > 0) summary.cause = common_cause(cluster_);
+    if (!summary.cause.empty()) out_ << "likely cause: " << summary.cause << "\n";
+    if (options_.launches == 1 && summary.passed > 0)
+      out_ << "note: a run alone finds only what is far too slow; to find smaller losses, compare it with a baseline\n";
     writer_.write(summary);
     results_.complete = true;
     results_.lock = writer_.lock();
@@ -139,15 +144,13 @@ class Run {
     Command command = options_.wrapper;
     command.push_back(cluster_.path_of(check.program));
     const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
-    const std::map<std::string, Command> places{
-        {"{json}", {json.string()}},
-        {"{common}", {"--timeout", timeout, "--json", json.string()}},
-        {"{folder}", {files.string()}},
-        {"{nodes}", {multinode::join(cluster_.nodes, ",")}},
-        {"{launcher}", {cluster_.launcher_command()}},
-        {"{processes}", {std::to_string(cluster_.processes_per_node)}},
-        {"{examples}", {cluster_.examples.string()}},
-        {"{skip-ssh}", cluster_.needs_ssh() ? Command{} : Command{"--skip", "ssh"}}};
+    const std::map<std::string, Command> places{{"{json}", {json.string()}},
+                                                {"{common}", {"--timeout", timeout, "--json", json.string()}},
+                                                {"{folder}", {files.string()}},
+                                                {"{nodes}", {multinode::join(cluster_.nodes, ",")}},
+                                                {"{launcher}", {cluster_.launcher_command()}},
+                                                {"{processes}", {std::to_string(cluster_.processes_per_node)}},
+                                                {"{examples}", {cluster_.examples.string()}}};
     for (const auto& word : check.arguments) {
       const std::string launched = "{launch:";
       Command words{word};
@@ -214,6 +217,16 @@ class Run {
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
       throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
     attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
+    auto& hosts = attempt.judged.hosts;
+    if (check.where != Where::first_process && !hosts.empty() && !options_.disabled.contains("who took part")) {
+      if (hosts_.empty()) hosts_ = hosts;
+      if (hosts != hosts_)
+        attempt.judged.findings.push_back({"who took part",
+                                           "the nodes call themselves " + multinode::join(hosts, ", ") + ", and were " +
+                                               multinode::join(hosts_, ", ") +
+                                               " before: a name changed, or the launcher took others",
+                                           ""});
+    }
     result.findings = attempt.judged.findings;
     if (attempt.judged.absent || attempt.judged.busy) {
       result.status = attempt.judged.absent ? Status::skip : Status::not_run;
@@ -222,7 +235,14 @@ class Run {
       result.status = Status::pass;
     } else {
       result.status = outcome->timed_out ? Status::timeout : Status::fail;
-      result.action = attempt.judged.started ? check.action : Action::investigate;
+      bool waits = outcome->timed_out;
+      // A hang is of a program, a library or a network, unless something names a node. The programs' watchdog names the
+      // rank that waits, also where all of them do.
+      for (auto& finding : result.findings)
+        if (finding.text.find("every rank has entered it") != std::string::npos) finding.node.clear(), waits = true;
+      const bool names_a_node =
+          std::ranges::any_of(result.findings, [](const Finding& finding) { return !finding.node.empty(); });
+      result.action = attempt.judged.started && (names_a_node || !waits) ? check.action : Action::investigate;
     }
     return attempt;
   }
@@ -255,7 +275,7 @@ class Run {
         writer_.write(fact);
         results_.facts.push_back(fact);
       }
-      if (result.status == Status::pass)
+      if (result.status != Status::skip && result.status != Status::not_run)
         for (auto& sample : tried.judged.samples) {
           sample.launch = launch;
           writer_.write(sample);
@@ -298,6 +318,7 @@ class Run {
   double budget_ = 0;
   Clock::time_point started_ = Clock::now();
   std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
+  std::set<std::string> hosts_;  // that took part in the first check
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;

@@ -8,7 +8,6 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/launch.hpp>
-#include <multinode/net/address.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -47,34 +46,17 @@ struct Fault {
 };
 
 Fault read_fault(const json& row) {
-  Fault fault{row.at("name"),
-              row.value("check", "node"),
-              row.value("detector", row.contains("nvml")      ? "gpu_health"
-                                    : row.contains("message") ? "kernel_log"
-                                                              : "error_counters"),
-              row.value("named", ""),
-              row.value("words", Command()),
-              row.value("files", Variables()),
-              row.value("variables", Variables()),
-              row.value("limit", 60.0),
-              row.value("compared", false),
-              row.value("in_usual", false),
-              row.value("launcher", "")};
-  if (row.contains("check")) return fault;
-  if (const std::string message = row.value("message", ""); !message.empty()) {
-    fault.named = std::regex_replace(message, std::regex(R"([.^$*+?()[\]{}\\|])"), "\\$&");
-    fault.files["kmsg"] = "2,7,1000,-;" + message;
-  }
-  fault.files["nvml"] = row.value("nvml", "");
-  fault.files["state/" + multinode::host_name() + ".health.json"] =
-      R"({"boot": "an earlier one", "counters": {}, "kernel_message": -1})";
-  fault.words = {"--only",       row.value("look", "health"),
-                 "--sysfs",      "{folder}/sys",
-                 "--kernel-log", "{folder}/kmsg",
-                 "--state",      "{folder}/state",
-                 "--nvml",       "{stand-in of NVML}"};
-  fault.variables = {{"NVML_STAND_IN", "{folder}/nvml"}};
-  return fault;
+  return {row.at("name"),
+          row.at("check"),
+          row.at("detector"),
+          row.at("named"),
+          row.value("words", Command()),
+          row.value("files", Variables()),
+          row.value("variables", Variables()),
+          row.value("limit", 60.0),
+          row.value("compared", false),
+          row.value("in_usual", false),
+          row.value("launcher", "")};
 }
 
 const std::vector<Fault>& all_faults() {
@@ -86,16 +68,12 @@ const std::vector<Fault>& all_faults() {
   return faults;
 }
 
-json places(const Cluster& cluster, const std::filesystem::path& folder, const std::string& stand_in) {
-  const char* const path = std::getenv("PATH");
+json places(const Cluster& cluster, const std::filesystem::path& folder) {
   return {{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
           {"folder", folder.string()},
-          {"PATH", path ? path : ""},
-          {"stand-in of NVML", stand_in},
           {"gpu", "sys/bus/pci/devices/0000:17:00.0"},
           {"nic", "sys/bus/pci/devices/0000:a1:00.0"},
-          {"port", "sys/class/infiniband/stand_in_0/ports/1"},
-          {"memory", "sys/devices/system/edac/mc/mc0"}};
+          {"port", "sys/class/infiniband/stand_in_0/ports/1"}};
 }
 
 void write_files(const Fault& fault, const std::filesystem::path& folder, const json& values) {
@@ -121,7 +99,7 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
   RunOptions run;
   run.cluster = options.cluster;
   run.suite = Suite::deep;
-  const auto values = places(cluster, folder, cluster.path_of("image-check/nvml_stand_in.so"));
+  const auto values = places(cluster, folder);
   run.only = {filled(fault.check, values)};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
@@ -167,18 +145,6 @@ std::vector<std::string> faults() {
   std::vector<std::string> names;
   for (const auto& fault : all_faults()) names.push_back(fault.name);
   return names;
-}
-
-std::vector<NodeFault> plant_node_faults(const std::filesystem::path& folder, const std::string& stand_in) {
-  std::vector<NodeFault> all;
-  for (const auto& fault : all_faults()) {
-    if (fault.check != "node" || fault.compared) continue;
-    const auto own = folder / std::to_string(all.size());
-    const auto values = places({}, own, stand_in);
-    write_files(fault, own, values);
-    all.push_back({fault.name, fault.named, all_filled(fault.words, values), all_filled(fault.variables, values)});
-  }
-  return all;
 }
 
 void plant(const std::string& fault, const std::vector<std::string>& given) {

@@ -25,15 +25,6 @@ int self_test(const SelfTestOptions& options, std::ostream& out);
 // The names of all faults.
 std::vector<std::string> faults();
 
-// Of the faults in what node_check reads, what it is started with, and what its finding says; their files go into
-// `folder`. `stand_in` is that of NVML.
-struct NodeFault {
-  std::string name, named;  // named: regular expression
-  Command words;
-  Variables variables;
-};
-std::vector<NodeFault> plant_node_faults(const std::filesystem::path& folder, const std::string& stand_in);
-
 // Runs in place of a program, in each of its processes: plants `fault` in rank 1, then becomes the program.
 // Throws multinode::UsageError for an unknown fault.
 [[noreturn]] void plant(const std::string& fault, const std::vector<std::string>& program);

@@ -111,7 +111,7 @@ Check read_check(const json& object) {
   check.where = one_of<Where>(object.value("where", "every process"), {"every process", "every node", "once"});
   for (const json& need : object.value("needs", json::array()))
     check.needs.push_back(one_of<Need>(
-        need, {"mpi", "gloo", "gpu", "rdma", "images", "dcgmi", "several nodes", "three nodes", "several processes"}));
+        need, {"mpi", "gloo", "gpu", "rdma", "images", "several nodes", "three nodes", "several processes"}));
   check.limit = object.value("limit", check.limit);
   check.seconds = object.value("seconds", check.seconds);
   if (!(check.seconds > 0 && check.seconds <= check.limit))

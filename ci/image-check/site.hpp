@@ -35,6 +35,7 @@
 #pragma once
 
 #include "checks.hpp"
+#include "results.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -62,5 +63,9 @@ nlohmann::json inventory_of(const Site& site, const std::string& node);
 
 // The built-in checks, changed by that file; "": none. Throws multinode::UsageError, naming the file and the check.
 Site read_site(const std::filesystem::path& file);
+
+// A site file for nodes like those of these sessions: what they have, and the least that they must reach. Throws
+// multinode::UsageError for a session that did not pass.
+std::string site_file(const std::vector<Results>& sessions);
 
 }  // namespace image_check

@@ -13,7 +13,7 @@ struct Finding {
   std::string what;
   nlohmann::json value;  // a number where more or less is better, else a number or a text; null: unknown
   std::string unit;
-  std::string better = "equal";   // or "more", "less"
+  std::string better = "equal";   // or "more", "less"; "same": equal in all processes, whatever it was before
   std::optional<bool> ok = true;  // nothing: what this looks at is not here
   std::string why;                // and, where it is wrong, what to do
 };

@@ -3,6 +3,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
@@ -20,12 +21,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 namespace node_check {
@@ -94,8 +100,13 @@ double memory_bytes() {
       static_cast<double>(multinode::read_cgroup("/").memory_bytes.value_or(std::numeric_limits<std::int64_t>::max())));
 }
 
-Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::path tmp) {
-  const bool rdma = !rdma_ports(sysfs).empty();
+std::filesystem::path temporary_folder() {
+  const char* const given = std::getenv("TMPDIR");
+  return given && *given ? given : "/tmp";
+}
+
+Findings look_at_limits(const std::filesystem::path& root, const std::filesystem::path& tmp) {
+  const bool rdma = !rdma_ports(root / "sys").empty();
   Findings all{
       limit("memlock", RLIMIT_MEMLOCK, "bytes", rdma ? 0x1p62 : 0,
             "RDMA registers memory, and this limit stops it: set memlock to unlimited (limits.conf, LimitMEMLOCK= of "
@@ -107,18 +118,21 @@ Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::pat
             "MPI and CUDA map far more than they use: ulimit -v unlimited"),
       limit("core_size", RLIMIT_CORE, "bytes", 0, ""),
       limit("stack", RLIMIT_STACK, "bytes", 0x1p20, "raise stack to 8 MiB")};
+  if (auto& memlock = all.front(); !rdma && memlock.value != "unlimited")
+    memlock.why = "enough, because no RDMA device is here: with one, it must be unlimited";
 
   const std::size_t cpus = multinode::allowed_cpus().size();
-  const multinode::Limits cgroup = multinode::read_cgroup("/");
+  const multinode::Limits cgroup = multinode::read_cgroup(root);
   all.push_back({"cpus", cpus, "", "equal", true, ""});
-  if (cgroup.cpus) all.push_back({"cgroup_cpus", *cgroup.cpus, "", "equal", true, ""});
+  if (cgroup.cpus)
+    all.push_back(
+        {"cgroup_cpus", *cgroup.cpus, "", "equal", *cgroup.cpus >= 1,
+         *cgroup.cpus >= 1 ? "" : fmt::format("the cgroup allows {:g} of a CPU: raise cpu.max", *cgroup.cpus)});
   if (cgroup.memory_bytes) all.push_back({"cgroup_memory", *cgroup.memory_bytes, "bytes", "equal", true, ""});
   all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "equal", true, ""});
   all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
                                "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
                                "(--shm-size=1g or --ipc=host of a container)"));
-  const char* const given = std::getenv("TMPDIR");
-  if (tmp.empty()) tmp = given && *given ? given : "/tmp";
   all.push_back(look_at_folder("tmp", tmp, 0x1p26, "make room, or let TMPDIR name a folder that can be written"));
   return all;
 }
@@ -163,6 +177,93 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
   finding.ok = true;
   finding.why = gib(free) + " free";
   return finding;
+}
+
+std::vector<std::pair<std::string, std::string>> mounts_in(const std::filesystem::path& file) {
+  std::vector<std::pair<std::string, std::string>> mounts;
+  std::istringstream lines(multinode::read_text(file).value_or(""));
+  for (std::string line, device, folder, kind; std::getline(lines, line);) {
+    if (!(std::istringstream(line) >> device >> folder >> kind)) continue;
+    for (std::size_t at = 0; (at = folder.find('\\', at)) != std::string::npos; ++at)
+      folder.replace(at, 4, 1, static_cast<char>(std::strtol(folder.substr(at + 1, 3).c_str(), nullptr, 8)));
+    mounts.emplace_back(folder, kind);
+  }
+  return mounts;
+}
+
+Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseconds timeout) {
+  // Of file servers. What a user can mount (FUSE) is no fault of the node.
+  static const std::set<std::string> kinds{"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs"},
+      disks{"ext3", "ext4", "xfs", "btrfs", "zfs"};
+  std::set<std::string> all;
+  std::map<std::string, std::future<int>> answers;  // errno
+  for (const auto& [folder, kind] : mounts_in(root / "proc/self/mounts")) {
+    if (disks.contains(kind)) all.insert(folder);
+    if (!kinds.contains(kind)) continue;
+    all.insert(folder);
+    std::packaged_task<int()> ask([folder = folder] {
+      struct statvfs space {};
+      return statvfs(folder.c_str(), &space) == 0 ? 0 : errno;
+    });
+    answers[folder] = ask.get_future();
+    std::thread(std::move(ask)).detach();  // a server that is gone may keep it for ever
+  }
+  if (all.empty()) return absent("mounts", "no disk and no file server is mounted");
+  std::string wrong;
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  for (auto& [folder, answer] : answers)
+    if (answer.wait_until(until) != std::future_status::ready)
+      add(wrong, folder + " does not answer");
+    else if (const int error = answer.get(); error != 0 && error != EACCES)  // a server that refuses us has answered
+      add(wrong, folder + " is stale (" + std::strerror(error) + ")");
+  if (!wrong.empty()) wrong += ": look at the file server and its network, and mount it again";
+  return {"mounts", multinode::join(all), "", "equal", wrong.empty(), wrong};
+}
+
+Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory) {
+  Findings all;
+  for (const auto& [what, where, most_ms] :
+       {std::tuple{"sync_time", folder, 5000.0}, std::tuple{"sync_in_memory", memory, 20.0}}) {
+    std::string name = (where / "node_check-XXXXXX").string();
+    const multinode::Descriptor file(mkstemp(name.data()));
+    if (!file) {
+      all.push_back(absent(what, where.string() + " cannot be written"));  // look_at_folder() says so
+      continue;
+    }
+    unlink(name.c_str());
+    const std::string block(4096, 'x');
+    double best = 1e9;
+    bool written = true;
+    for (int round = 0; written && round < 5; ++round) {
+      const auto start = std::chrono::steady_clock::now();
+      written = pwrite(file.get(), block.data(), block.size(), 0) == std::ssize(block) && fsync(file.get()) == 0;
+      best = std::min(best, 1000 * multinode::seconds_since(start));
+    }
+    const bool full = !written && (errno == ENOSPC || errno == EDQUOT);
+    Finding finding{what, best, "ms", "less", best < most_ms, where.string()};
+    if (!written)
+      finding =
+          full ? absent(what, where.string() + " is full") : faulty(what, "cannot sync a file in " + where.string());
+    if (where == memory && finding.ok == true) finding = {what, nullptr, "", "equal", true, where.string()};  // no rate
+    if (written && best >= most_ms)
+      finding.why += fmt::format(" takes {:.0f} ms to sync 4 KiB: look at {}", best,
+                                 where == memory ? "LD_PRELOAD, /etc/ld.so.preload and tracers, as memory needs no time"
+                                                 : "the disk or the file server");
+    all.push_back(finding);
+  }
+  return all;
+}
+
+Gpus gpus_of_driver(const std::filesystem::path& root) {
+  Gpus gpus{"NVIDIA's driver"};
+  const auto folder = root / "proc/driver/nvidia/gpus";
+  for (const auto& address : multinode::names_in(folder)) {
+    const std::string text = multinode::read_text(folder / address / "information").value_or(""), key = "Model:";
+    const auto from = text.find_first_not_of(" \t", text.find(key) + key.size());
+    const bool told = text.find(key) != std::string::npos && from != std::string::npos;
+    gpus.names.push_back(told ? text.substr(from, text.find('\n', from) - from) : address);
+  }
+  return gpus;
 }
 
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {

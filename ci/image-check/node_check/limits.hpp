@@ -3,8 +3,12 @@
 
 #include "finding.hpp"
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace node_check {
 
@@ -16,9 +20,11 @@ void unbind();
 std::size_t cpus_to_use();
 double memory_bytes();
 
-// memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `sysfs` need memlock.
-// `tmp` is the folder of temporary files; "": TMPDIR or /tmp.
-Findings look_at_limits(const std::filesystem::path& sysfs = "/sys", std::filesystem::path tmp = {});
+std::filesystem::path temporary_folder();  // TMPDIR or /tmp
+
+// memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `root`/sys need memlock.
+// `tmp` is the folder of temporary files.
+Findings look_at_limits(const std::filesystem::path& root = "/", const std::filesystem::path& tmp = temporary_folder());
 
 // One folder: its size, whether a file can be written, and whether `needed` bytes are free.
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
@@ -26,10 +32,15 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
 
 // GPUs as a library sees them.
 struct Gpus {
-  std::string seen_by{};  // CUDA or NVML
+  std::string seen_by{};  // CUDA or the driver
   std::vector<std::string> names{};
   std::string error{};  // why there may be more
 };
+
+// Those that NVIDIA's driver lists in `root`/proc: for a program that is to start where CUDA is broken.
+Gpus gpus_of_driver(const std::filesystem::path& root = "/");
+// Those that CUDA sees; nothing: this is built without CUDA. Of node_check, which links CUDA.
+std::optional<Gpus> gpus_of_cuda();
 
 // RDMA ports, network interfaces and GPUs; `gpus`: nothing, CUDA is not in this build.
 Findings look_at_devices(const std::filesystem::path& sysfs, const std::optional<Gpus>& gpus);
@@ -41,5 +52,16 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<std::size
 
 // As text: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)"; `sysfs` is /sys.
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs);
+
+// The folder and the kind of each file system in /proc/self/mounts, where "\\040" stands for a space in a name.
+std::vector<std::pair<std::string, std::string>> mounts_in(const std::filesystem::path& file);
+
+// Disks and file servers that are mounted, by `root`/proc/self/mounts. File servers must answer by then; none can hang
+// this.
+Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseconds timeout = std::chrono::seconds(2));
+
+// How long a file of 4 KiB takes to reach the disk of `folder`. In /dev/shm, where nothing is to be written, it takes
+// no time, unless something intercepts system calls.
+Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory = "/dev/shm");
 
 }  // namespace node_check

@@ -175,43 +175,6 @@ std::string likely_causes(const std::filesystem::path& root) {
   return text;
 }
 
-Finding measure_shared_memory() {
-  const auto cpus = multinode::allowed_cpus();
-  if (cpus.size() < 2) return absent("shared_memory_latency", "one CPU only");
-  std::atomic<int> ball{0};
-  std::atomic<bool> over{false};
-  std::jthread other([&] {
-    bind_to(cpus.back());
-    while (!over) {
-      int one = 1;
-      ball.compare_exchange_weak(one, 0);
-    }
-  });
-  bind_to(cpus.front());
-  double best = std::numeric_limits<double>::infinity();
-  int rounds = 0;
-  for (const auto start = std::chrono::steady_clock::now(); rounds < 10'000 && multinode::seconds_since(start) < 0.3;
-       ++rounds) {
-    const auto before = std::chrono::steady_clock::now();
-    ball = 1;
-    while (ball != 0) {
-    }
-    best = std::min(best, multinode::seconds_since(before) / 2 * 1e9);
-  }
-  over = true;
-  other.join();
-  unbind();
-  const bool right = best < 20'000;
-  if (!right && rounds < 1000) return absent("shared_memory_latency", "the cores are too busy to measure it");
-  return {"shared_memory_latency",
-          best,
-          "ns",
-          "less",
-          right,
-          right ? "from one core to another and back, halved"
-                : "a cache line takes this long between cores" + likely_causes()};
-}
-
 std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
   std::istringstream lines(cpuinfo);
   std::set<std::string> flags;

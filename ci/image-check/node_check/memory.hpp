@@ -22,10 +22,6 @@ std::string why_slow_memory(double rate, const std::filesystem::path& root = "/"
 // What may make all of a node slow: the CPU's governor, huge pages that are off, a cgroup's limit. "; ..." or "".
 std::string likely_causes(const std::filesystem::path& root = "/");
 
-// Nanoseconds that a cache line takes from one core to another, the best of some thousand times; wrong above 20 us.
-// Nothing where other processes keep the two cores from working at the same time.
-Finding measure_shared_memory();
-
 // Elements an array: four times the last-level cache (STREAM's rule) and 64 MiB at least, but all three together no
 // more than `most_bytes`.
 std::size_t array_length(double cache_bytes, double most_bytes);

@@ -1,12 +1,9 @@
-// node_check: is there something wrong with these nodes? Looks at each node's limits, devices, memory, arithmetic,
-// GPUs, clock, and at how the nodes know each other. Exit status, the same on all ranks: 0 nothing is wrong; 1
+// node_check: is there something wrong with these nodes? Looks at each node's limits, devices, mounts, memory,
+// arithmetic and clock. Exit status, the same on all ranks: 0 nothing is wrong; 1
 // something is, or a rank failed; 2 bad command line or environment; 77 nothing of what --only names is here.
 #include "finding.hpp"
-#include "gpu.hpp"
-#include "health.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
-#include "names.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -19,11 +16,17 @@
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -37,8 +40,7 @@ struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> only, skip;
   double seconds = 0.5;
-  std::string tmp;
-  HealthOptions health;
+  std::filesystem::path tmp = temporary_folder(), root = "/";
   int corrupt = -1;
 };
 
@@ -48,41 +50,27 @@ struct Look {
   std::function<Findings(World&, const Options&)> look;
 };
 
-// Nodes in order, this one's last: every node begins with its neighbour, so that none has to answer all at once.
-std::vector<std::string> other_nodes(const World& world) {
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < world.size(); ++rank)
-    if (std::ranges::find(hosts, world.host(rank)) == hosts.end()) hosts.push_back(world.host(rank));
-  const auto own = std::ranges::find(hosts, world.host(world.rank()));
-  std::rotate(hosts.begin(), own + 1, hosts.end());
-  hosts.pop_back();
-  return hosts;
-}
-
-// Each GPU is one rank's: in turn, of those that see it.
-std::vector<int> own_gpus(World& world) {
-  json seen = json::array();
-#ifdef MULTINODE_HAVE_CUDA
-  std::string error;  // look_at_devices() reports it
-  for (int device = 0; device < multinode::device_count(&error); ++device) {
-    char pci[32] = {};
-    multinode::check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
-    seen.push_back(pci);
+// The bytes of all programs of the examples around this one, which each rank may have from another place.
+Findings look_at_programs(World&, const Options&) {
+  auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  while (!std::filesystem::exists(folder / "01-environment/explore")) {
+    if (folder == folder.parent_path()) return {absent("programs", "the examples are not around node_check")};
+    folder = folder.parent_path();
   }
-#endif
-  std::map<std::string, std::vector<int>> ranks_of;  // ordered, so that all ranks share out alike
-  const std::vector<std::string> all = world.gather("which GPUs", seen.dump());
-  for (int rank = 0; rank < world.size(); ++rank)
-    for (const json& pci : json::parse(all[static_cast<std::size_t>(rank)]))
-      ranks_of[world.host(rank) + " " + pci.get<std::string>()].push_back(rank);
-  std::vector<int> own;
-  for (std::size_t number = 0; const auto& [gpu, ranks] : ranks_of) {
-    if (ranks[number++ % ranks.size()] != world.rank()) continue;
-    for (std::size_t device = 0; device < seen.size(); ++device)
-      if (gpu == world.host(world.rank()) + " " + seen[device].get<std::string>())
-        own.push_back(static_cast<int>(device));
+  std::map<std::string, std::size_t> hashes;  // in the order of their names
+  for (const auto& chapter : std::filesystem::directory_iterator(folder)) {
+    if (!std::isdigit(static_cast<unsigned char>(chapter.path().filename().string()[0]))) continue;
+    for (const auto& file : std::filesystem::directory_iterator(chapter))
+      if (file.is_regular_file() && access(file.path().c_str(), X_OK) == 0) {
+        std::ifstream bytes(file.path(), std::ios::binary);
+        hashes[file.path().lexically_relative(folder)] =
+            std::hash<std::string>{}({std::istreambuf_iterator<char>(bytes), {}});
+      }
   }
-  return own;
+  std::string all;
+  for (const auto& [name, hash] : hashes) all += name + fmt::format(" {:x}\n", hash);
+  return {{"programs", fmt::format("{} with hash {:016x}", hashes.size(), std::hash<std::string>{}(all)), "", "same",
+           true, folder.string()}};
 }
 
 bool corrupt_here(const World& world, const Options& options) { return world.rank() == options.corrupt; }
@@ -111,50 +99,26 @@ Findings look_at_clock(World& world, const Options& options) {
                        certain <= 1 ? "" : ": start chronyd or ntpd (builds, keys and logs go by the clock)")}};
 }
 
-Findings look_at_names(World& world, const Options&) {
-  const std::string& own = world.host(world.rank());
-  std::vector<std::string> hosts = other_nodes(world);
-  hosts.push_back(own);
-  std::vector<Resolved> all;
-  for (const std::string& host : hosts) all.push_back(resolve(host, std::chrono::seconds(10)));
-  return {judge_names(own, all)};
-}
-
-Findings look_at_health_of(World& world, const Options& options) {
-  HealthOptions health = options.health;
-  if (!health.state.empty()) health.state = state_file(health.state, world.host(world.rank()));
-  return look_at_health(health);
-}
-
 const std::vector<Look>& looks() {
   static const std::vector<Look> all{
-      {"limits", false, [](World&, const Options& o) { return look_at_limits("/sys", o.tmp); }},
-      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.health.sysfs, gpus_of_cuda()); }},
-      {"health", false, look_at_health_of},
-      {"dcgm", false, [](World&, const Options&) { return look_at_dcgm(); }},
+      {"limits", false, [](World&, const Options& o) { return look_at_limits(o.root, o.tmp); }},
+      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.root / "sys", gpus_of_cuda()); }},
+      {"mounts", false, [](World&, const Options& o) { return Findings{look_at_mounts(o.root)}; }},
+      {"sync", false, [](World&, const Options& o) { return look_at_sync(o.tmp); }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) {
          return Findings{measure_memory_bandwidth(o.seconds, corrupt_here(world, o))};
        }},
       {"matrix_rate", false,
        [](World& world, const Options& o) { return Findings{measure_matrix_rate(o.seconds, corrupt_here(world, o))}; }},
-      {"shared_memory", false, [](World&, const Options&) { return Findings{measure_shared_memory()}; }},
-      {"gpu", true,
-       [](World& world, const Options& o) {
-         const std::vector<int> own = own_gpus(world);
-         if (own.empty() && world.local_rank() != 0) return Findings{};
-         return look_at_gpus(own, o.seconds, corrupt_here(world, o));
-       }},
       {"clock_skew", true, look_at_clock},
-      {"name_resolution", false, look_at_names},
-      {"ssh", false, [](World& world, const Options&) { return Findings{log_in(other_nodes(world))}; }}};
+      {"programs", true, look_at_programs}};
   return all;
 }
 
 bool chosen(const Options& options, const std::string& name) {
   const auto in = [&name](const auto& names) { return std::ranges::find(names, name) != names.end(); };
-  const bool slow = name == "dcgm";
-  return (options.only.empty() ? !slow : in(options.only)) && !in(options.skip);
+  return (options.only.empty() || in(options.only)) && !in(options.skip);
 }
 
 Findings look(World& world, const Options& options) {
@@ -219,22 +183,22 @@ int main(int argc, char** argv) {
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options.add_options()
-    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated; dcgm is not looked at by default: " + names).c_str())
+    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names).c_str())
     ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
     ("tmp", po::value(&options.tmp)->value_name("DIR"), "folder for temporary files (default: TMPDIR or /tmp)")
+    ("root", po::value(&options.root)->value_name("DIR"), "folder with the sys and proc to look at (default: /)")
     ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
      "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");
   // clang-format on
-  program.options.add(options.health.description());
   program.validate = [&] {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
     for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})
       for (const std::string& name : *given)
         if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
           throw multinode::UsageError(std::string(option) + ": there is no '" + name + "'; there are " + names);
-    // Ranks wait for those that measure; a node may have 16 GPUs to one rank.
+    // Ranks wait for those that measure.
     options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));
   };
   return multinode::run(program, argc, argv, [&](World& world) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <ranges>
 #include <sstream>
 #include <string_view>
@@ -42,6 +43,10 @@ th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0;
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
 td small, th small { display: block; font-weight: 400; }
 .number { text-align: right; white-space: nowrap; }
+td { white-space: pre-line; }
+svg { width: 10rem; height: 3rem; }
+polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
+polyline:last-child { stroke: var(--good); stroke-width: 2.5; }
 )css";
 
 // Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
@@ -119,6 +124,32 @@ void add_log(pugi::xml_node parent, const std::string& log) {
   set(add(parent, "a", log), "href", address);
 }
 
+namespace {
+
+void add_curves(pugi::xml_node parent, const Curves& curves) {
+  double left = HUGE_VAL, right = 0, low = HUGE_VAL, high = 0;
+  for (const auto& curve : curves)
+    for (const auto& [size, value] : curve)
+      if (value > 0)
+        left = std::min(left, size), right = std::max(right, size), low = std::min(low, value),
+        high = std::max(high, value);
+  if (!(right > left)) return;
+  const auto svg = add(parent, "svg");
+  set(svg, "viewBox", "0 0 160 48");
+  set(svg, "role", "img");
+  add(svg, "title", fmt::format("{:.3g} to {:.3g}, over sizes from {:.0f} to {:.0f} bytes", low, high, left, right));
+  for (const auto& curve : curves) {
+    std::string points;
+    for (const auto& [size, value] : curve)
+      if (value > 0)
+        points += fmt::format("{:.1f},{:.1f} ", 4 + 152 * std::log(size / left) / std::log(right / left),
+                              high > low ? 44 - 40 * std::log(value / low) / std::log(high / low) : 24.0);
+    set(add(svg, "polyline"), "points", points);
+  }
+}
+
+}  // namespace
+
 void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
                const std::vector<std::vector<Cell>>& rows) {
   if (rows.empty()) return;
@@ -140,6 +171,7 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
       if (first) set(node, "scope", "row");
       if (!cell.note.empty()) add(node, "small", cell.note);
       if (!cell.log.empty()) add_log(node, cell.log);
+      if (!cell.curves.empty()) add_curves(node, cell.curves);
     }
   }
   if (rows.size() > most)

@@ -3,6 +3,7 @@
 
 #include <pugixml.hpp>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,12 @@ void set(pugi::xml_node node, const char* attribute, const std::string& value);
 // A log beside the page; never another kind of address.
 void add_log(pugi::xml_node parent, const std::string& log);
 
+using Curve = std::map<double, double>;  // values by size
+using Curves = std::vector<Curve>;
+
 struct Cell {
-  std::string text, css{}, note{}, log{};
+  std::string text{}, css{}, note{}, log{};
+  Curves curves{};  // drawn on logarithmic scales; the last one is emphasised
 };
 // The first cell of each row is its head. A column is aligned as its cell in the first row is. Of more than 500 rows,
 // the first: results.jsonl has them all.

@@ -11,6 +11,7 @@
 #include <map>
 #include <ranges>
 #include <set>
+#include <tuple>
 
 namespace image_check {
 
@@ -76,7 +77,7 @@ class Page {
     failures();
     comparisons();
     checks();
-    metrics();
+    pairs();
     with_what();
     add(body_, "footer", "Made by image-check from results.jsonl, which holds every value on this page.");
     return page_text(document_);
@@ -173,97 +174,148 @@ class Page {
     if (all.size() > most) add(main, "p", fmt::format("{} more failures are in results.jsonl.", all.size() - most));
   }
 
+  // One row for each metric, with the size that is worst; those in question first.
   void comparisons() {
     if (results_.comparisons.empty()) return;
     const auto main = section("comparison", "Against the baseline");
     add(main, "p",
-        "A is the baseline, B is what was tested. Again: what was suspect was measured again in fresh launches. Up to "
-        "the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric that does not "
-        "see the loss that must be found is no evidence.");
+        "A is the baseline, B is what was tested; of a curve, the size that is worst. Up to the limit a change is "
+        "noise. "
+        "Sees: the smallest loss that is found in 95 of 100 cases. A metric that does not see the loss that must be "
+        "found is no evidence.");
     std::vector<std::vector<Cell>> rows;
     for (const auto& one : results_.differences)
       rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});
     add_table(main, "what differs between A and B", {"what differs", "", "A", "B"}, rows);
 
-    std::vector<std::vector<Cell>> in_question, others;
-    for (const auto& one : results_.comparisons) {
-      const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
+    const auto in_question = [](const Comparison& one) { return one.verdict != "same" && is_evidence(one); };
+    std::map<std::pair<std::string, std::string>, std::vector<const Comparison*>> by_metric;
+    for (const auto& one : results_.comparisons) by_metric[{one.metric, one.node}].push_back(&one);
+    rows.clear();
+    std::vector<std::vector<Cell>> others;
+    for (const auto& [key, of] : by_metric) {
+      const auto& one = **std::ranges::max_element(of, {}, [&](const Comparison* each) {
+        return std::tuple(each->verdict == "worse", in_question(*each), worse_by(*each));
+      });
+      Curves curves(2);  // A and B
+      for (const auto* each : of)
+        if (each->band_bytes > 0)
+          for (const bool is_b : {false, true}) curves[is_b][each->band_bytes] = median(is_b ? each->b : each->a);
       const double limit = std::exp(one.better == "less" ? one.limit : -one.limit);  // as a factor of A's median: 0.95
-      auto& of = one.verdict == "same" || !is_evidence(one) ? others : in_question;
-      of.push_back({{name + (one.unit.empty() ? "" : ", " + one.unit)},
-                    {one.band_bytes < 0 ? nothing : band_name(one.band_bytes)},
-                    marked(one.verdict),
-                    values_cell(one.a),
-                    values_cell(one.b),
-                    {percent(change(median(one.a), median(one.b))), "number"},
-                    {percent(limit - 1), "number"},
-                    {one.visible > 0 && one.visible < std::log(10)
-                         ? fmt::format("{:.0f} %", 100 * as_share(one.visible, one.better))
-                         : nothing,
-                     "number"},
-                    values_cell(one.again_a),
-                    values_cell(one.again_b)});
+      (in_question(one) ? rows : others)
+          .push_back(
+              {{key.first + (key.second.empty() ? "" : ", " + key.second) + (one.unit.empty() ? "" : ", " + one.unit)},
+               {one.band_bytes < 0 ? nothing : band_name(one.band_bytes)},
+               marked(one.verdict),
+               values_cell(one.a),
+               values_cell(one.b),
+               {percent(change(median(one.a), median(one.b))), "number"},
+               {percent(limit - 1), "number"},
+               {one.visible > 0 && one.visible < std::log(10)
+                    ? fmt::format("{:.0f} %", 100 * as_share(one.visible, one.better))
+                    : nothing,
+                "number"},
+               values_cell(one.again_b),
+               {.curves = curves}});
     }
-    const std::vector<std::string> columns{"metric", "size",  "verdict", "A",       "B",
-                                           "change", "limit", "sees",    "again A", "again B"};
-    add_table(main, "comparisons in question", columns, in_question);
-    const auto details = add(main, "details");
-    add(details, "summary",
-        std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");
-    add_table(details, "other comparisons", columns, others);
+    std::ranges::move(others, std::back_inserter(rows));
+    add_table(main, "comparisons",
+              {"metric", "size", "verdict", "A", "B", "change", "limit", "sees", "again B", "over the size"}, rows);
   }
 
+  // Of each metric its median and range, of a curve at its largest size, and the nodes that are worse than the median.
+  static Cell measured_by(const std::string& check, const std::map<MetricKey, Measured>& metrics, Curves& curves) {
+    std::map<std::string, std::map<double, std::map<std::string, Measured>>> all;  // by metric, size and node
+    for (const auto& [key, of] : metrics)
+      if (of.check == check) all[key.metric][key.band_bytes][key.node] = of;
+    Cell cell;
+    std::vector<std::string> lines, outliers;
+    for (const auto& [metric, sizes] : all) {
+      std::vector<double> medians, values;
+      Curve curve;
+      for (const auto& [size, nodes] : sizes) {
+        medians.clear(), values.clear();
+        for (const auto& [node, of] : nodes) {
+          medians.push_back(median(of.values));
+          values.insert(values.end(), of.values.begin(), of.values.end());
+        }
+        if (size > 0) curve[size] = median(medians);
+      }
+      const auto& [size, nodes] = *sizes.rbegin();
+      lines.push_back(metric + (size < 0 ? "" : ", " + band_name(size)) + ": " + number(median(values)) + " " +
+                      nodes.begin()->second.unit + (values.size() > 1 ? " (" + range(values) + ")" : ""));
+      if (curve.size() > 1) curves.push_back(curve);
+      for (const auto& [node, of] : nodes) {
+        const double by = change(median(medians), median(of.values));
+        if ((of.better == "more" ? -by : by) >= stands_out)
+          outliers.push_back(node + ": " + number(median(of.values)) + " (" + percent(by) + ")");
+      }
+    }
+    cell.text = few(lines, "\n");
+    if (!outliers.empty()) cell.note = "✗ far from the median: " + few(outliers, "; ");
+    return cell;
+  }
+
+  // A row for each check, with all its launches.
   void checks() {
-    std::set<std::string> compared;
+    const auto metrics = metrics_of(results_.samples);
+    std::set<std::string> compared, shown;
     for (const auto& one : results_.comparisons)
       compared.insert(name_of(MetricKey{one.metric, one.band_bytes, one.node}));
     std::vector<std::vector<Cell>> rows;
     for (const auto& check : results_.checks) {
-      if (compared.contains(check.check)) continue;  // in the tables above
-      Cell status = marked(name_of(check.status));
-      status.note = shortened(check.reason);
-      const bool everywhere = check.nodes == results_.head.nodes;
-      rows.push_back({{check.check, "", check.title},
-                      status,
-                      {fmt::format("{:.1f} s", check.seconds), "number"},
-                      {std::to_string(check.launch + 1), "number"},
-                      {everywhere ? "all " + std::to_string(check.nodes.size()) : few(check.nodes)},
-                      {"", "", "", check.log}});
+      if (compared.contains(check.check) || !shown.insert(check.check).second) continue;
+      const CheckResult* worst = &check;  // of its launches
+      int launches = 0;
+      double seconds = 0;
+      for (const auto& other : results_.checks)
+        if (other.check == check.check) {
+          ++launches, seconds += other.seconds;
+          if (worst->status == Status::pass || is_failure(other)) worst = &other;
+        }
+      Cell status = marked(name_of(worst->status));
+      status.note = shortened(worst->reason);
+      Curves curves;
+      Cell measured = measured_by(check.check, metrics, curves);
+      rows.push_back(
+          {{check.check, "", check.title},
+           status,
+           {fmt::format("{:.1f} s", seconds), "number", launches > 1 ? fmt::format("{} launches", launches) : ""},
+           {check.nodes == results_.head.nodes ? "all " + std::to_string(check.nodes.size()) : few(check.nodes)},
+           measured,
+           {.curves = curves},
+           {"", "", "", worst->log}});
     }
     if (!rows.empty())
-      add_table(section("checks", "Checks"), "checks", {"check", "status", "time", "launch", "nodes", "log"}, rows);
+      add_table(section("checks", "Checks"), "checks",
+                {"check", "status", "time", "nodes", "measured", "over the size", "log"}, rows);
   }
 
-  // Of each metric and size, the nodes that are worse than their median; those rows first.
-  void metrics() {
-    std::map<std::pair<std::string, double>, std::map<std::string, Measured>> measured;  // by node
-    for (auto& [key, of_node] : metrics_of(results_.samples))
-      measured[{key.metric, key.band_bytes}][key.node] = of_node;
-    if (measured.empty()) return;
+  // Bandwidths between nodes.
+  void pairs() {
+    std::map<std::string, std::map<std::string, double>> matrix;
+    std::vector<double> values;
+    for (const auto& sample : results_.samples)
+      if (const auto at = sample.node.find(" - "); at != std::string::npos && sample.metric == "bandwidth of a pair") {
+        const auto a = sample.node.substr(0, at), b = sample.node.substr(at + 3);
+        matrix[a][b] = matrix[b][a] = sample.value;
+        values.push_back(sample.value);
+      }
+    constexpr std::size_t most = 64;
+    if (matrix.empty() || matrix.size() > most) return;
+    std::ranges::sort(values);
+    const double good = values[values.size() * 3 / 4];
+    std::vector<std::string> columns{"GB/s"};
     std::vector<std::vector<Cell>> rows;
-    for (const auto& [metric, nodes] : measured) {
-      std::vector<double> all, medians;
-      for (const auto& [node, of_node] : nodes) {
-        all.insert(all.end(), of_node.values.begin(), of_node.values.end());
-        medians.push_back(median(of_node.values));
-      }
-      std::vector<std::string> outliers;
-      for (const auto& [node, of_node] : nodes) {
-        const double by = change(median(medians), median(of_node.values));
-        if ((of_node.better == "more" ? -by : by) >= stands_out)
-          outliers.push_back(node + ": " + number(median(of_node.values)) + " (" + percent(by) + ")");
-      }
-      rows.push_back({{metric.first + (metric.second < 0 ? "" : ", " + band_name(metric.second))},
-                      {nodes.begin()->second.unit},
-                      values_cell(all),
-                      {few(outliers, "; "), outliers.empty() ? "" : "bad-text"}});
+    for (const auto& [a, of] : matrix) {
+      columns.push_back(a);
+      rows.push_back({{a}});
+      for (const auto& [b, ignored] : matrix)
+        rows.back().push_back(of.contains(b)
+                                  ? Cell{number(of.at(b)), of.at(b) < good / 2 ? "number bad-text" : "number"}
+                                  : Cell{nothing, "number"});
     }
-    std::ranges::stable_partition(rows, [](const auto& row) { return !row.back().text.empty(); });
-    const auto main = section("values", "What was measured");
-    add(main, "p",
-        "Medians over the launches and nodes; in small print the range. Nodes stand out if they are 10 % worse than "
-        "the median of the nodes.");
-    add_table(main, "values", {"metric", "unit", "value", "nodes that stand out"}, rows);
+    add_table(section("pairs", "Bandwidth between nodes"), "bandwidth between nodes", columns, rows);
   }
 
   void with_what() {
@@ -310,7 +362,8 @@ Verdict verdict(const Results& results) {
         std::pair(of["no evidence"], "too noisy to be evidence"), std::pair(of["drifts"], "of a baseline that drifts"),
         std::pair(of["better"], "better without an explanation")})
     if (number_of > 0) said.push_back(std::to_string(number_of) + " " + what);
-  const std::string why = said.empty() ? "nothing was checked" : multinode::join(said);
+  std::string why = said.empty() ? "nothing was checked" : multinode::join(said);
+  if (!results.summary.cause.empty()) why = "likely cause: " + results.summary.cause + "; " + why;
   if (!results.complete) return {"INCOMPLETE", "the run did not come to its end; " + why};
   conclude(counts);
   return {counts.exit_status == 0 ? "PASS" : counts.exit_status == 3 ? "COULD NOT TEST" : "FAIL", why};

@@ -287,7 +287,8 @@ TEST(Checks, HaveMoreTimeOnMoreNodes) {
   Cluster one{.launcher = "srun", .nodes = {"a"}, .examples = "/examples"}, many = one;
   for (int node = 1; node < 1000; ++node) many.nodes.push_back("a" + std::to_string(node));
   const auto check = named("messages, nccl");
-  EXPECT_EQ(limit_on(check, one), check.limit);
+  EXPECT_GE(limit_on(check, one), check.limit);  // more on a busy machine
+  EXPECT_LE(limit_on(check, one), 5 * check.limit);
   EXPECT_GE(limit_on(check, many), 300);
   EXPECT_GT(seconds_on(check, many), seconds_on(check, one));
 }
@@ -309,20 +310,6 @@ TEST(Launching, GivesTheLauncherItsOptions) {
   EXPECT_EQ(words("mpirun.mpich -l", true), "mpirun.mpich -l -n 4 -hosts a:2,b:2 program");
   for (const char* wrong : {"prun --x", "mpirunner", "mpi.run", "/opt/srun/", "", "/opt/mnrun"})
     EXPECT_THROW(read_launcher(wrong), multinode::UsageError) << wrong;
-}
-
-TEST(Launching, NeedsSshOnlyWhereTheLauncherDoes) {
-  unsetenv("SLURM_JOB_ID");
-  unsetenv("PBS_JOBID");
-  Cluster cluster{.launcher = "srun", .nodes = {"a", "b"}, .examples = "/examples"};
-  EXPECT_FALSE(cluster.needs_ssh());
-  cluster.launcher = "mpirun";
-  EXPECT_TRUE(cluster.needs_ssh());
-  setenv("SLURM_JOB_ID", "1", 1);
-  EXPECT_FALSE(cluster.needs_ssh());
-  cluster.launcher = "mnrun";
-  EXPECT_TRUE(cluster.needs_ssh());
-  unsetenv("SLURM_JOB_ID");
 }
 
 TEST(Settings, OfMpiAreThoseOfTheImage) {

@@ -200,12 +200,46 @@ TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
   EXPECT_EQ(verdict_of(options, out).summary.exit_status, 3);
 }
 
+// A busy machine makes a check flaky: nothing about B follows from that.
+TEST_F(CompareResults, AFlakyCheckDecidesNothing) {
+  const auto a = results("a", {"n"}, "8", 10), b = results("b", {"n"}, "8", 10);
+  auto text = text_of(b + "/results.jsonl");
+  const auto one =
+      R"({"check":{"check":"worker death","title":"","status":"flaky","action":"","seconds":1,"launch":0,"nodes":[],)"
+      R"("command":"","findings":[],"reason":"","log":""}})";
+  text.insert(text.find("{\"summary\""), std::string(one) + "\n");
+  text.replace(text.find("\"flaky\":0"), 9, "\"flaky\":1");
+  text.replace(text.find("\"exit_status\":0"), 15, "\"exit_status\":1");
+  folder_.write("b/results.jsonl", text.substr(0, text.size() - 1));
+  const auto verdict = compared(a, b);
+  EXPECT_EQ(verdict.summary.exit_status, 3);
+  EXPECT_SAYS(verdict.checks.at(0).reason, "tells nothing about B: run B again, on a quiet node");
+}
+
+// 26 metrics that see nothing have one reason.
+TEST_F(CompareResults, OneReasonIsSaidOnce) {
+  std::ostringstream out;
+  for (const char* name : {"a", "b"}) {
+    ResultsWriter writer(folder_ / name);
+    Head head;
+    head.command = "image-check run";
+    head.nodes = {"n"};
+    writer.write(head);
+    for (int size = 8; size <= 4096; size *= 2)
+      writer.write(Sample{"gloo", "rate", 1.0 * size, "GB/s", "more", 3, 0, ""});
+    writer.write(Summary{});
+  }
+  EXPECT_EQ(verdict_of(options_of(folder_ / "a", folder_ / "b"), out).summary.not_run, 10);
+  EXPECT_EQ(multinode::testing::occurrences(out.str(), "not tested: gloo\n"), 1U) << out.str();
+  EXPECT_EQ(multinode::testing::occurrences(out.str(), "not run"), 0U) << out.str();
+}
+
 TEST_F(CompareResults, ADriftIsNoEvidence) {
   for (int session = 1; session <= 6; ++session)
     results("a/" + std::to_string(session), {"n"}, "8", 10 * (1 + 0.02 * session));
   std::ostringstream out;
   EXPECT_EQ(verdict_of(options_of(folder_ / "a", results("b", {"n"}, "8", 11.4)), out).summary.exit_status, 3);
-  EXPECT_SAYS(out.str(), "memory_bandwidth, n: drifts: ");
+  EXPECT_SAYS(out.str(), "; drifts from session to session\n");
 }
 
 // Equal nodes differ by 1 %, and the sessions of one node do not show it.

@@ -83,10 +83,44 @@ TEST_F(SiteFile, KindsSayWhatANodeHasAndMustMeasure) {
   for (const auto& [inventory, what] : {std::pair{R"("gpu_count": 8)", "inventory: unknown member 'gpu_count'"},
                                         {R"("gpus": -1)", "inventory: 'gpus' cannot be -1"},
                                         {R"("gpus": "8")", "inventory: 'gpus' cannot be \"8\""},
-                                        {R"("ecc": 1)", "inventory: 'ecc' cannot be 1"},
+                                        {R"("clock_synchronized": 1)", "inventory: 'clock_synchronized' cannot be 1"},
                                         {R"("mounts": "/home")", "must be array"},
                                         {R"("driver": "(")", "site.json: "}})
     EXPECT_SAYS(error(std::string(R"({"kinds": [{"nodes": ".*", "inventory": {)") + inventory + "}}]}"), what);
+}
+
+// What was measured on good nodes becomes what all nodes like them must have.
+TEST_F(SiteFile, IsMadeFromGoodNodes) {
+  Results good;
+  good.complete = true;
+  good.head.nodes = {"n1", "n.2"};
+  for (const auto& [node, memory] : {std::pair{"n1", "64.0"}, std::pair{"n.2", "60.0"}})
+    for (const auto& [name, value] : std::map<std::string, std::string>{
+             {"cpus", "8"},
+             {"memory", memory},
+             {"mounts", "/home, /scratch"},
+             {"gpus", "NVIDIA H100 80GB HBM3 79.11 GiB, NVIDIA H100 80GB HBM3 79.11 GiB"},
+             {"rdma_ports", "mlx5_0/1 ACTIVE 400 Gb/sec, mlx5_1/1 DOWN 400 Gb/sec"}})
+      good.facts.push_back({"node", name, value, node});
+  good.samples = {{"node", "memory_bandwidth", -1, "GB/s", "more", 200, 0, "n1"},
+                  {"node", "memory_bandwidth", -1, "GB/s", "more", 100, 0, "n.2"},
+                  {"node", "sync_time", -1, "ms", "less", 7, 0, "n1"},
+                  {"pi, bit for bit", "pi, 200 million intervals", -1, "s", "less", 7, 0, ""},
+                  {"all_reduce, mpi", "all_reduce bus bandwidth, mpi", 1024, "GB/s", "more", 1, 0, ""},
+                  {"all_reduce, mpi", "all_reduce bus bandwidth, mpi", 1 << 20, "GB/s", "more", 10, 0, ""}};
+  const Site site = read(site_file({good, good}));
+  ASSERT_EQ(site.kinds.size(), 1U);
+  EXPECT_EQ(
+      inventory_of(site, "n.2").dump(),
+      R"({"cpus":8,"gpu":"NVIDIA H100 80GB HBM3","gpus":2,"memory_gib":58,"mounts":["/home","/scratch"],"rdma_ports":1})");
+  EXPECT_THROW(inventory_of(site, "nx2"), multinode::UsageError);
+  ASSERT_EQ(named(site, "node").thresholds.size(), 1U);
+  EXPECT_EQ(named(site, "node").thresholds[0].value, 70);
+  EXPECT_EQ(named(site, "pi, bit for bit").thresholds.at(0).value, 10);
+  EXPECT_EQ(named(site, "all_reduce, mpi").thresholds.at(0).metric, "all_reduce bus bandwidth, mpi, 1 MiB");
+  EXPECT_EQ(named(site, "all_reduce, mpi").thresholds.at(0).value, 7);
+  good.summary.exit_status = 1;
+  EXPECT_THROW(site_file({good}), multinode::UsageError);
 }
 
 TEST_F(SiteFile, ErrorsNameTheFileAndTheCheck) {
