@@ -113,7 +113,7 @@ TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   const Verdict verdict = explain({a, b});
   EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
   EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
-  EXPECT_SAYS(verdict.lines.at(2), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+  EXPECT_SAYS(verdict.lines.at(1), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
   a.stack = b.stack = "";
   EXPECT_EQ(explain({a, b}).cause, "cannot tell");
   EXPECT_SAYS(explain({a, b}).lines.at(0),
