@@ -77,84 +77,38 @@ void enqueue(const cublasContext& blas, std::function<void()> task) {
 
 // Products
 
-constexpr Index tile_rows_bytes = 64, tile_columns = 4, inner_block = 256;
-template <class C>
-constexpr Index tile_rows = tile_rows_bytes / static_cast<Index>(sizeof(C));
-
-// sums[column][row] += a[i][row] * b[i][column] for all i, in their order.
-template <class C>
-[[gnu::always_inline]] inline void add_tile(Index inner, const C* a, const C* b, C* sums, Index stride) {
-  typedef C Vector [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(alignof(C))]];
-  Vector tile[tile_columns][2];
-  for (Index j = 0; j < tile_columns; ++j)
-    for (Index v = 0; v < 2; ++v) tile[j][v] = reinterpret_cast<const Vector*>(sums + j * stride)[v];
-  for (Index i = 0; i < inner; ++i) {
-    const Vector* const left = reinterpret_cast<const Vector*>(a + i * tile_rows<C>);
-    for (Index j = 0; j < tile_columns; ++j)
-      for (Index v = 0; v < 2; ++v) tile[j][v] += left[v] * b[i * tile_columns + j];
-  }
-  for (Index j = 0; j < tile_columns; ++j)
-    for (Index v = 0; v < 2; ++v) reinterpret_cast<Vector*>(sums + j * stride)[v] = tile[j][v];
-}
-// Without fused operations (-ffp-contract=off), so that all processors give the same bits.
-template <class C>
-void add_tile_baseline(Index inner, const C* a, const C* b, C* sums, Index stride) {
-  add_tile(inner, a, b, sums, stride);
-}
-#ifdef __x86_64__
-template <class C>
-[[gnu::target("avx2")]] void add_tile_avx2(Index inner, const C* a, const C* b, C* sums, Index stride) {
-  add_tile(inner, a, b, sums, stride);
-}
-#endif
-template <class C>
-auto tile_function() {
-  auto* add = &add_tile_baseline<C>;
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2")) add = &add_tile_avx2<C>;
-#endif
-  return add;
-}
-
 struct Shape {
   cublasOperation_t a, b;
   Index rows, columns, inner, lda, ldb, ldc;
 };
-constexpr Index up(Index count, Index unit) { return (count + unit - 1) / unit * unit; }
 
-// c = alpha * op(a) * op(b) + beta * c, matrices column by column: blocks of the inner dimension are packed into tiles.
+// c = alpha * op(a) * op(b) + beta * c, matrices column by column. Each element is summed in the order of the inner
+// dimension, without fused operations (-ffp-contract=off), so that all processors give the same bits.
 template <class C>
 void multiply(const Shape& shape, C alpha, const C* a, const C* b, C beta, C* c) {
-  const Index rows = up(shape.rows, tile_rows<C>), columns = up(shape.columns, tile_columns);
-  std::vector<C> sums(static_cast<std::size_t>(rows * columns)), left(static_cast<std::size_t>(rows * inner_block)),
-      right(static_cast<std::size_t>(columns * inner_block));
-  const auto add = tile_function<C>();
   const bool a_transposed = shape.a != CUBLAS_OP_N, b_transposed = shape.b != CUBLAS_OP_N;
-  const auto pack = [&](std::vector<C>& to, const C* from, Index lines, Index tile, Index first, Index inner,
-                        Index line_step, Index inner_step) {
-    for (Index begin = 0; begin < lines; begin += tile)
-      for (Index i = 0; i < inner; ++i)
-        for (Index l = 0; l < tile; ++l)
-          to[static_cast<std::size_t>(begin * inner + i * tile + l)] =
-              begin + l < lines ? from[(begin + l) * line_step + (first + i) * inner_step] : C{};
-  };
-  for (Index first = 0; alpha != C{} && first < shape.inner; first += inner_block) {
-    const Index inner = std::min(inner_block, shape.inner - first);
-    pack(left, a, shape.rows, tile_rows<C>, first, inner, a_transposed ? shape.lda : 1, a_transposed ? 1 : shape.lda);
-    pack(right, b, shape.columns, tile_columns, first, inner, b_transposed ? 1 : shape.ldb,
-         b_transposed ? shape.ldb : 1);
-    for (Index j = 0; j < columns; j += tile_columns)
-      for (Index i = 0; i < rows; i += tile_rows<C>)
-        add(inner, &left[static_cast<std::size_t>(i * inner)], &right[static_cast<std::size_t>(j * inner)],
-            &sums[static_cast<std::size_t>(j * rows + i)], rows);
+  std::vector<C> left, sums(static_cast<std::size_t>(shape.rows));
+  Index stride = shape.lda;
+  if (a_transposed && alpha != C{}) {
+    left.resize(static_cast<std::size_t>(shape.rows * shape.inner));
+    for (Index i = 0; i < shape.rows; ++i)
+      for (Index k = 0; k < shape.inner; ++k) left[static_cast<std::size_t>(k * shape.rows + i)] = a[i * shape.lda + k];
+    a = left.data(), stride = shape.rows;
   }
-  for (Index j = 0; j < shape.columns; ++j)
+  for (Index j = 0; j < shape.columns; ++j) {
+    std::fill(sums.begin(), sums.end(), C{});
+    for (Index k = 0; alpha != C{} && k < shape.inner; ++k) {
+      const C factor = b_transposed ? b[k * shape.ldb + j] : b[j * shape.ldb + k];
+      const C* const column = a + k * stride;
+      for (Index i = 0; i < shape.rows; ++i) sums[static_cast<std::size_t>(i)] += column[i] * factor;
+    }
     for (Index i = 0; i < shape.rows; ++i) {
       C& out = c[j * shape.ldc + i];
-      C value = alpha * sums[static_cast<std::size_t>(j * rows + i)];
+      C value = alpha * sums[static_cast<std::size_t>(i)];
       if (beta != C{}) value += beta * out;  // with beta = 0, a NaN in c has no effect
       out = value;
     }
+  }
 }
 
 template <class C>

@@ -60,6 +60,8 @@ void* allocate_variable(std::size_t bytes, int device);
 // A kernel on the device has failed: until the process ends, all calls on the device return this error.
 void set_sticky_error(int device, cudaError_t code, const std::string& why);
 bool failed(int device);
+// One of the next calls on the device returns this error.
+void set_error_once(int device, cudaError_t code, const std::string& why);
 // By all kernels of this process so far.
 std::uint64_t thread_instructions();
 

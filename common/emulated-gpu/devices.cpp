@@ -46,7 +46,8 @@ cudaDeviceProp properties_of(int device) {
   properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
       1;
   properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.hostRegisterSupported = 1;
-  properties.computePreemptionSupported = properties.canUseHostPointerForRegisteredMem = 1;
+  properties.memoryPoolsSupported = properties.computePreemptionSupported =
+      properties.canUseHostPointerForRegisteredMem = 1;
   properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
       properties.ECCEnabled = 1;
   return properties;
@@ -102,6 +103,7 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
                                            cudaDevAttrCanUseHostPointerForRegisteredMem,
                                            cudaDevAttrGlobalL1CacheSupported,
                                            cudaDevAttrLocalL1CacheSupported,
+                                           cudaDevAttrMemoryPoolsSupported,
                                            cudaDevAttrEccEnabled};
   if (const auto* const found = std::ranges::find(values, attribute, &std::pair<cudaDeviceAttr, int>::first);
       found != std::end(values))
@@ -126,8 +128,24 @@ cudaError_t cudaSetDevice(int device) {
     current_device = device;
   });
 }
+// Hints, which have no effect here.
 cudaError_t cudaSetDeviceFlags(unsigned) {
   return guarded(__func__, [] {});
+}
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  return guarded(__func__, [&] { *config = cudaFuncCachePreferNone; });
+}
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
+  return guarded(__func__, [&] { *config = cudaSharedMemBankSizeFourByte; });
+}
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return guarded(__func__, [&] { *flags = cudaDeviceMapHost; });
 }
 cudaError_t cudaDeviceSynchronize() {
   return guarded(__func__, [] { wait_for_device(current_device); });
@@ -177,6 +195,14 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   });
 }
 
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
+  return guarded(__func__, [&] {
+    for (int one = 0; one < device_count(); ++one)
+      if (text && pci_bus_id(physical_device(one)) == text) return *device = one, void();
+    refuse(cudaErrorInvalidValue, fmt::format("no device has the PCI address {}", text ? text : "(null)"));
+  });
+}
+
 // Peer access
 
 cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
@@ -206,14 +232,23 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   });
 }
 
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return locked(__func__, [&](Machine& machine) {
+    require_device(peer);
+    if (machine.peers.erase({current_device, peer}) == 0)
+      refuse(cudaErrorPeerAccessNotEnabled, fmt::format("device {} has no access to device {}", current_device, peer));
+    ++machine.memory_version;
+  });
+}
+
 // Errors
 
 cudaError_t cudaGetLastError() {
-  if (failed(current_device)) guarded(__func__, [] {});
+  cudaPeekAtLastError();
   return std::exchange(last_error, cudaSuccess);
 }
 cudaError_t cudaPeekAtLastError() {
-  if (failed(current_device)) guarded(__func__, [] {});
+  if (has_device() && !in_host_function) guarded(__func__, [] {});
   return last_error;
 }
 const char* cudaGetErrorName(cudaError_t error) {

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -59,9 +58,8 @@ void from_json(const json& j, Hello& hello) {
   for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
     j.at(key).get_to(*number);
 }
-// Limits for connections that may be anybody's. Where many wait, each has less time to say hello.
-constexpr int most_strangers = 64, many_strangers = 32, most_ranks = 4096;
-constexpr std::chrono::seconds stranger_patience{10}, short_patience{1};
+// For a connection's first message, which may be anybody's.
+constexpr std::chrono::seconds patience{10};
 constexpr std::size_t most_hello_bytes = 65536;
 
 // A call that waits for those of the other ranks.
@@ -442,7 +440,6 @@ class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
   std::optional<Hello> hello_of(Connection& connection) const;
 
   Descriptor fd_;
-  std::atomic<int> strangers_{0};  // connections that have not said hello
   std::string id_;
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Session>> sessions_;
@@ -470,10 +467,6 @@ void RealHub::accept_all() {
       }
       if (ended) return;
     }
-    if (strangers_ >= most_strangers) {  // the others wait in the backlog of the socket
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      continue;
-    }
     if (poll(&waiting, closed ? 0 : 1, anybody ? 100 : -1) <= 0) continue;
     anybody = true;
     Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -483,7 +476,6 @@ void RealHub::accept_all() {
       if (!closed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
     }
-    ++strangers_;
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     try {
@@ -491,14 +483,13 @@ void RealHub::accept_all() {
         self->serve(connection);
       }).detach();
     } catch (const std::exception&) {  // no thread or no memory is left
-      --strangers_;
     }
   }
 }
 
 // The first message, if it is right and in time.
 std::optional<Hello> RealHub::hello_of(Connection& connection) const {
-  connection.set_deadline(Clock::now() + (strangers_ > many_strangers ? short_patience : stranger_patience));
+  connection.set_deadline(Clock::now() + patience);
   Frame frame;
   std::string text;
   if (!connection.receive(frame) || frame.kind != Kind::hello || frame.payload > most_hello_bytes ||
@@ -507,29 +498,10 @@ std::optional<Hello> RealHub::hello_of(Connection& connection) const {
   connection.set_deadline({});
   try {
     const Hello hello = json::parse(text);
-    if (hello.id == id_ && hello.size >= 1 && hello.size <= most_ranks) return hello;
+    if (hello.id == id_) return hello;
   } catch (const json::exception&) {
   }
   return std::nullopt;
-}
-
-// The bytes of a value as a number: a bool or an enumeration that came over the network may be none.
-template <class T>
-unsigned raw(const T& value) {
-  unsigned number = 0;
-  static_assert(sizeof value <= sizeof number);
-  std::memcpy(&number, &value, sizeof value);
-  return number;
-}
-
-// Whether this can be a call of a rank of a communicator of `size` ranks.
-bool possible(const Frame& frame, int rank, int size) {
-  const CallMessage& post = frame.post;
-  if (raw(post.type) >= ncclNumTypes || raw(post.connects) > 1 || raw(post.multiplied) > 1) return false;
-  if (post.op > Op::split || size_of(post.type) == 0) return false;
-  if (post.reduction < multinode::Reduction::sum || post.reduction > multinode::Reduction::average) return false;
-  if (post.peer < 0 || post.peer >= size || post.count > device_memory) return false;
-  return frame.payload == bytes_in(post, rank, size) && frame.payload <= device_memory;
 }
 
 void RealHub::serve(const std::shared_ptr<Connection>& connection) {
@@ -538,7 +510,6 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
     hello = hello_of(*connection);
   } catch (const std::bad_alloc&) {
   }
-  --strangers_;
   if (!hello) return;
   std::shared_ptr<Session> session;
   {
@@ -553,7 +524,6 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
   Frame frame;
   while (connection->receive(frame)) {
     if (frame.kind == Kind::post) {
-      if (!possible(frame, rank, hello->size)) break;
       try {
         Bytes data;
         if (!connection->receive(data, frame.payload)) break;

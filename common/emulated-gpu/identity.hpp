@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace emulated_gpu {
 
@@ -27,6 +28,15 @@ inline std::optional<int> whole_number(const std::string& text, int most) {
 inline std::optional<int> devices_of_machine() {
   const char* count = std::getenv("EMULATED_GPUS");
   return count ? whole_number(count, 64) : 0;
+}
+
+// with-gpus --check
+inline bool checks() {
+  static const bool wanted = [] {
+    const char* text = std::getenv("EMULATED_GPU_CHECK");
+    return text && std::string_view(text) == "1";
+  }();
+  return wanted;
 }
 
 inline std::array<unsigned char, 16> uuid_bytes(int device) {

@@ -3,7 +3,6 @@
 #include "ptx/program.hpp"
 #include "runtime.hpp"
 
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -179,6 +178,14 @@ cudaError_t code_of(ptx::Fault::Kind kind) {
   }
 }
 
+// Whether the same was asked before.
+bool kernel_reported(const ptx::Kernel& kernel) {
+  static std::mutex mutex;
+  static std::set<const ptx::Kernel*> reported;
+  const Lock lock(mutex);
+  return !reported.insert(&kernel).second;
+}
+
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
   const auto memory = memory_of(device);
@@ -195,6 +202,11 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device)
   try {
     all_instructions += ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
+    if (fault.kind == ptx::Fault::not_emulated) {
+      if (!kernel_reported(kernel)) say(fault.text);
+      set_error_once(device, cudaErrorNotSupported, fault.text);
+      return;
+    }
     say(fault.text);
     set_sticky_error(device, code_of(fault.kind), fault.text);
   } catch (const std::bad_alloc&) {
@@ -274,7 +286,6 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
       refuse(cudaErrorCooperativeLaunchTooLarge,
              fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
   }
-  static const char* const check = std::getenv("EMULATED_GPU_CHECK");
   auto made = std::make_shared<ptx::Launch>();
   *made = {.grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
@@ -282,12 +293,14 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
            .stack = limit_of(cudaLimitStackSize, device),
            .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
            .cooperative = cooperative,
-           .check = check && std::string_view(check) == "1"};
+           .check = checks()};
   for (std::size_t n = 0; n < found.attributes.parameters.size(); ++n) {
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
-  put(stream, [=, kernel = found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
+  const auto point = put(stream, [=, kernel = found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
+  // So that the launch returns the error, if the kernel comes to what is not emulated.
+  if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));
 }
 
 struct Configuration {
@@ -312,16 +325,8 @@ char* part_of_symbol(const void* host, std::size_t bytes, std::size_t offset) {
   return reinterpret_cast<char*>(range.begin + offset);
 }
 
-std::string demangled(const char* name) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
-  std::string result = status == 0 ? text : name;
-  std::free(text);
-  return result;
-}
-
 Registered::Registered(void** of, const char* symbol)
-    : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(demangled(symbol)) {}
+    : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
 
 }  // namespace
 
@@ -411,6 +416,13 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
         static_cast<int>(std::min(found.registration->dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
+// Hints, which have no effect here.
+cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
+  return guarded(__func__, [&] { kernel_at(function, current_device); });
+}
+cudaError_t cudaFuncSetSharedMemConfig(const void* function, cudaSharedMemConfig) {
+  return guarded(__func__, [&] { kernel_at(function, current_device); });
+}
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   return guarded(__func__, [&] {
     const Found found = kernel_at(function, current_device);
@@ -452,6 +464,12 @@ cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
 
 // Variables
 
+cudaError_t cudaGetSymbolSize(std::size_t* bytes, const void* host) {
+  return guarded(__func__, [&] {
+    const ptx::Range range = symbol_at(host);
+    *bytes = range.end - range.begin;
+  });
+}
 cudaError_t cudaGetSymbolAddress(void** address, const void* host) {
   return guarded(__func__, [&] { *address = reinterpret_cast<void*>(symbol_at(host).begin); });
 }
@@ -462,6 +480,16 @@ cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t b
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
                                  cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
+                                      cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
 }
 
 }  // extern "C"

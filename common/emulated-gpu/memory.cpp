@@ -349,6 +349,30 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
   return cudaSuccess;
 }
 
+// For calls that say where managed memory should be, which has no effect here.
+void require_managed(const void* memory, std::size_t bytes) {
+  const Lock lock(Machine::get().mutex);
+  const auto* const found = find_memory(memory);
+  if (!found || found->second.kind != Allocation::managed ||
+      number(memory) + bytes > found->first + found->second.bytes)
+    refuse(cudaErrorInvalidValue, fmt::format("{} bytes at {} are not managed memory", bytes, memory));
+}
+
+// A copy of one device's memory to another's.
+void require_of_device(const void* memory, int device, const char* what) {
+  require_device(device);
+  if (const int found = owner(memory); found >= 0 && found != device)
+    refuse(cudaErrorInvalidValue, fmt::format("the {} is memory of device {}, not {}", what, found, device));
+}
+cudaError_t copy_of_peer(const char* call, void* to, int to_device, const void* from, int from_device,
+                         std::size_t bytes, cudaStream_t stream) {
+  return guarded(call, [&] {
+    require_of_device(to, to_device, "destination");
+    require_of_device(from, from_device, "source");
+    copy_async(plain(to, from, bytes), cudaMemcpyDeviceToDevice, stream);
+  });
+}
+
 }  // namespace
 
 namespace emulated_gpu {
@@ -390,6 +414,18 @@ cudaError_t cudaFree(void* memory) { return release(__func__, memory, false); }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, -1); }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return allocate(__func__, memory, bytes, -1); }
 cudaError_t cudaFreeHost(void* memory) { return release(__func__, memory, true); }
+cudaError_t cudaHostGetDevicePointer(void** memory, void* host, unsigned) {
+  return locked(__func__, [&](Machine&) {
+    const auto* const found = find_memory(host);
+    if (!found || !found->second.of_host()) refuse(cudaErrorInvalidValue, fmt::format("{} is not pinned memory", host));
+    *memory = host;
+  });
+}
+cudaError_t cudaHostGetFlags(unsigned* flags, void* host) {
+  void* memory = nullptr;
+  *flags = cudaHostAllocMapped;
+  return cudaHostGetDevicePointer(&memory, host, 0);
+}
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   return locked(__func__, [&](Machine& machine) {
     if (!memory || bytes == 0) refuse(cudaErrorInvalidValue, "null, or 0 bytes");
@@ -443,6 +479,21 @@ cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t strea
   const cudaError_t code = locked(__func__, [&](Machine&) { device = uncaptured(stream).device; });
   return code == cudaSuccess ? allocate(__func__, memory, bytes, device) : code;
 }
+// Each device has its default pool only; that a pool keeps memory has no effect here.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return guarded(__func__, [&] {
+    static char pools[64];
+    require_device(device);
+    *pool = reinterpret_cast<cudaMemPool_t>(&pools[device]);
+  });
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
+  return guarded(__func__, [] {});
+}
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return guarded(__func__, [&] {
     {
@@ -458,6 +509,25 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
       };
     });
   });
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, cudaMemLocation, unsigned,
+                                 cudaStream_t stream) {
+#else
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, int, cudaStream_t stream) {
+#endif
+  return guarded(__func__, [&] {
+    require_managed(memory, bytes);
+    const Lock lock(Machine::get().mutex);
+    valid(stream);
+  });
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, cudaMemLocation) {
+#else
+cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, int) {
+#endif
+  return guarded(__func__, [&] { require_managed(memory, bytes); });
 }
 // Arrays and textures are not emulated, but no error can tell so here.
 cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
@@ -484,6 +554,13 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return guarded(__func__, [&] { copy_async(plain(to, from, bytes), kind, stream); });
+}
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
+  return copy_of_peer(__func__, to, to_device, from, from_device, bytes, nullptr);
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                                cudaStream_t stream) {
+  return copy_of_peer(__func__, to, to_device, from, from_device, bytes, stream);
 }
 cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
                          std::size_t height, cudaMemcpyKind kind) {

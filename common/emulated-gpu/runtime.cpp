@@ -85,6 +85,7 @@ namespace {
 struct Faults {
   std::mutex mutex;
   std::map<int, CudaError> of_device;
+  std::map<int, CudaError> once;  // returned by one call
   std::atomic<int> count{0};
 };
 Faults& faults() {
@@ -96,6 +97,10 @@ void set_sticky_error(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
   if (faults().of_device.try_emplace(device, CudaError{code, why}).second) ++faults().count;
 }
+void set_error_once(int device, cudaError_t code, const std::string& why) {
+  const Lock lock(faults().mutex);
+  if (faults().once.insert_or_assign(device, CudaError{code, why}).second) ++faults().count;
+}
 bool failed(int device) {
   if (faults().count == 0) return false;
   const Lock lock(faults().mutex);
@@ -105,6 +110,15 @@ void require_no_fault() {
   if (!failed(current_device)) return;
   const Lock lock(faults().mutex);
   throw CudaError(faults().of_device.at(current_device));
+}
+void require_success() {
+  require_no_fault();
+  if (faults().count == 0) return;
+  const Lock lock(faults().mutex);
+  const auto late = faults().once.extract(current_device);
+  if (!late) return;
+  --faults().count;
+  throw CudaError(late.mapped());
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {
@@ -125,9 +139,10 @@ namespace {
 
 using namespace emulated_gpu;
 
-// Reports what the program leaked.
+// With --check, reports what the program leaked.
 struct AtExit {
   ~AtExit() {
+    if (!checks()) return;
     Machine& machine = Machine::get();
     const Lock lock(machine.mutex);
     std::string left;

@@ -49,12 +49,12 @@ class Queue : public std::enable_shared_from_this<Queue> {
     const std::lock_guard lock(mutex_);
     return completed_ >= number;
   }
-  void wait_for(std::uint64_t number) const {
+  void wait_for(std::uint64_t number, std::chrono::seconds most) const {
     std::unique_lock lock(mutex_);
     if (completed_ >= number) return;
     ++waiting_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return completed_ >= number; });
+    changed_.wait_for(lock, most, [&] { return completed_ >= number; });
     --waiting_;
   }
   void close() {
@@ -71,7 +71,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
       if (tasks_.empty()) return;
       {
         if (tasks_.front().second)
-          changed_.wait_for(lock, late_by, [&] { return closed_ || waiting_ > 0 || tasks_.size() > 1; });
+          changed_.wait_for(lock, std::chrono::milliseconds(checks() ? 500 : 20),
+                            [&] { return closed_ || waiting_ > 0 || tasks_.size() > 1; });
         const Task task = std::move(tasks_.front().first);
         tasks_.pop_front();
         lock.unlock();
@@ -82,8 +83,6 @@ class Queue : public std::enable_shared_from_this<Queue> {
       changed_.notify_all();
     }
   }
-
-  inline static const std::chrono::milliseconds late_by{std::getenv("EMULATED_GPU_CHECK") ? 500 : 20};
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
@@ -99,7 +98,7 @@ struct Point {
   std::uint64_t number = 0;
 
   bool reached() const { return queue->reached(number); }
-  void wait() const { queue->wait_for(number); }
+  void wait(std::chrono::seconds most = std::chrono::hours(1000000)) const { queue->wait_for(number, most); }
 };
 inline Point end_of(const std::shared_ptr<Queue>& queue) { return {queue, queue->submitted()}; }
 
@@ -119,7 +118,7 @@ struct Capture {
 
 // CUDA's names for the types behind its handles.
 struct CUstream_st {
-  int device = 0;
+  int device = 0, priority = 0;
   bool blocking = false;    // synchronizes with the default stream
   bool per_thread = false;  // a thread's default stream
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
@@ -193,6 +192,7 @@ struct CudaError {
 
 // Throws the error of a kernel that failed on the current device.
 void require_no_fault();
+void require_success();  // also an error that one call returns
 
 // Runs the body of the CUDA function `name`.
 template <class Function>
@@ -202,11 +202,11 @@ cudaError_t guarded(const char* name, Function&& function) try {
   require_no_fault();
   if constexpr (std::is_void_v<decltype(function())>) {
     function();
-    require_no_fault();
+    require_success();
     return cudaSuccess;
   } else {
     const auto code = function();
-    require_no_fault();
+    require_success();
     return code;
   }
 } catch (const CudaError& failure) {
@@ -237,8 +237,9 @@ std::size_t used_memory(int device);
 // Appends a task to `stream`, after the work that the rules of the default stream put before it.
 Point submit(CUstream_st* stream, Task task, bool late = false);
 
-void put(cudaStream_t stream, const Make& make);  // submits, or adds to the stream's capture
-Point end_of(cudaStream_t stream);                // the present end of the stream
+// Submits, or adds to the stream's capture.
+std::optional<Point> put(cudaStream_t stream, const Make& make);
+Point end_of(cudaStream_t stream);  // the present end of the stream
 void wait_for_device(int device);
 
 }  // namespace emulated_gpu

@@ -65,14 +65,12 @@ Point submit(CUstream_st* stream, Task task, bool late) {
   return {stream->queue, stream->queue->put(std::move(task), late)};
 }
 
-void put(cudaStream_t stream, const Make& make) {
+std::optional<Point> put(cudaStream_t stream, const Make& make) {
   const Lock lock(Machine::get().mutex);
   CUstream_st& found = valid(stream);
-  if (found.capture) {
-    found.capture->tasks.push_back(make);
-  } else {
-    submit(&found, make());
-  }
+  if (!found.capture) return submit(&found, make());
+  found.capture->tasks.push_back(make);
+  return std::nullopt;
 }
 
 Point end_of(cudaStream_t stream) {
@@ -145,15 +143,41 @@ extern "C" {
 
 // Streams
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+// Priorities are kept, but have no effect here.
+constexpr int greatest_priority = -5;
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return guarded(__func__, [&] {
+    if (least) *least = 0;
+    if (greatest) *greatest = greatest_priority;
+  });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return locked(__func__, [&](Machine& machine) {
     auto made = std::make_unique<CUstream_st>();
     made->device = current_device;
+    made->priority = std::clamp(priority, greatest_priority, 0);
     made->blocking = !(flags & cudaStreamNonBlocking);
     machine.streams.insert(*stream = made.release());
   });
 }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+  return locked(__func__, [&](Machine&) { *flags = valid(stream).blocking ? 0 : cudaStreamNonBlocking; });
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return locked(__func__, [&](Machine&) {
+    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  });
+}
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void*, std::size_t, unsigned) {
+  return locked(__func__, [&](Machine&) { valid(stream); });
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
     valid(stream);
@@ -191,6 +215,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     put(stream, [=] { return [=] { call_host([=] { function(data); }); }; });
   });
 }
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
+  return guarded(__func__, [&] {
+    if (!function) refuse(cudaErrorInvalidValue, "the function is null");
+    put(stream, [=] { return [=] { call_host([=] { function(stream, cudaSuccess, data); }); }; });
+  });
+}
+
 // Events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -222,6 +253,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     record->point = submit(&found, [record] { record->time = Clock::now(); });
     event->record = std::move(record);
   });
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return locked(__func__, [&](Machine&) { return done(record_of(event)) ? cudaSuccess : cudaErrorNotReady; });
@@ -283,6 +317,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     if (machine.executables.erase(executable) == 0) throw CudaError{cudaErrorInvalidValue};
     delete executable;
   });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return guarded(__func__, [] {});
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {

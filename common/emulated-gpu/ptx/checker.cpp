@@ -9,6 +9,23 @@ void Checker::restart() {
   std::fill(lanes.begin(), lanes.end(), WarpClocks{});
   for (auto& row : barriers) std::fill(row.begin(), row.end(), 0);
   std::fill(clock.begin(), clock.end(), 0);
+  released.clear();
+}
+
+// An access with .release or .acquire orders what its warp did before or does afterwards.
+void Checker::synchronize(const Warp& w, const Instruction& i, u64 offset) {
+  const bool both = i.source->is("acq_rel"), release = both || i.source->is("release"),
+             acquire = both || i.source->is("acquire");
+  if (!release && !acquire) return;
+  std::vector<Clock>&known = barriers[w.number], &there = released[offset];
+  const auto join = [](std::vector<Clock>& to, const std::vector<Clock>& from) {
+    for (std::size_t v = 0; v < from.size(); ++v) to[v] = std::max(to[v], from[v]);
+  };
+  if (acquire && !there.empty()) join(known, there);
+  if (!release) return;
+  known[w.number] = ++clock[w.number];
+  there.resize(clock.size());
+  join(there, known);
 }
 
 bool Checker::ordered(const Event& before, const Warp& w, int lane) const {
@@ -18,7 +35,8 @@ bool Checker::ordered(const Event& before, const Warp& w, int lane) const {
   return other == static_cast<unsigned>(lane) || lanes[warp].seen[lane][other] > before.lane;
 }
 
-void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* address, unsigned bytes, Access kind) {
+void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* address, unsigned bytes, Access kind,
+                     Stored stored) {
   const Context& c = *w.context;
   const u64 shared = reinterpret_cast<u64>(c.shared);
   for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -31,9 +49,12 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
         fail(Fault::trap, w, l, i, "read of memory that was never written");
     }
     const u64 offset = address[l] - shared;
-    if (offset >= c.shared_size || kind >= Access::atomic) continue;
+    if (offset >= c.shared_size) continue;
+    synchronize(w, i, offset);
+    if (kind >= Access::atomic) continue;
     const Event now{static_cast<u16>(w.number * warp_size + static_cast<unsigned>(l)), clock[w.number],
                     lanes[w.number].lane[l]};
+    const auto* value = static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride;
     for (Cell& cell : std::span(cells).subspan(offset, bytes)) {
       const auto race = [&](const Event& before, const char* what) {
         if (before.thread == Event{}.thread || before.thread == now.thread || ordered(before, w, l)) return;
@@ -45,11 +66,13 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
                  " without a barrier after the " + what + " by thread (" + std::to_string(t % size[0]) + "," +
                  std::to_string(t / size[0] % size[1]) + "," + std::to_string(t / size[0] / size[1]) + ")");
       };
-      race(cell.write, "write");
+      // Threads may write the same value: CUDA says that one of the writes is performed.
+      if (kind != Access::write || cell.value != *value) race(cell.write, "write");
       if (kind == Access::write) {
         race(cell.reads[0], "read");
         race(cell.reads[1], "read");
         cell.write = now;
+        cell.value = *value++;
         cell.reads[0] = cell.reads[1] = {};
       } else if (cell.reads[0].thread != now.thread) {
         cell.reads[1] = std::exchange(cell.reads[0], now);

@@ -1,8 +1,5 @@
 // Decodes a kernel and the functions that it calls.
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 #include "interpreter.hpp"
 
@@ -24,10 +21,13 @@ bool knows(std::string_view op, std::string_view modifier) {
       {"sad", ""},
       {"dp4a", ""},
       {"dp2a", "lo hi "},
+      {"vabsdiff2", "add "},
+      {"vabsdiff4", "add "},
+      {"fns", ""},
       {"copysign", ""},
       {"mul", std::string(rounding) + "lo hi wide "},
       {"mad", std::string(rounding) + "lo hi wide cc "},
-      {"fma", std::string(rounding)},
+      {"fma", std::string(rounding) + "relu "},
       {"div", std::string(rounding) + "approx full "},
       {"sqrt", std::string(rounding) + "approx "},
       {"rcp", std::string(rounding) + "approx "},
@@ -94,98 +94,29 @@ bool knows(std::string_view op, std::string_view modifier) {
   return (" " + found->second).find(" " + std::string(modifier) + " ") != std::string::npos;
 }
 
+constexpr const char* not_known = "this instruction is not emulated";
+// What programs call the instructions that are not emulated.
+constexpr std::pair<std::string_view, std::string_view> families[] = {
+    {"tex", "textures are"},
+    {"tld4", "textures are"},
+    {"txq", "textures are"},
+    {"suld", "surfaces are"},
+    {"sust", "surfaces are"},
+    {"mma", "products of matrices (nvcuda::wmma) are"},
+    {"wmma", "products of matrices (nvcuda::wmma) are"},
+    {"wgmma", "products of matrices (wgmma) are"},
+    {"ldmatrix", "products of matrices (ldmatrix) are"},
+    {"stmatrix", "products of matrices (stmatrix) are"},
+    {"cp", "asynchronous copies to shared memory (cuda::memcpy_async) are"},
+    {"mbarrier", "cuda::barrier in shared memory is"},
+    {"cluster", "clusters of blocks are"},
+    {"mapa", "clusters of blocks are"}};
+
 bool is_fp(Type t) {
   return t == Type::f16 || t == Type::bf16 || t == Type::f16x2 || t == Type::bf16x2 || t == Type::f32 || t == Type::f64;
 }
 unsigned register_bytes(Type t) { return t == Type::pred ? 0 : std::max(2u, size_of(t)); }
 bool is_shared(const Statement& s) { return s.is("shared") || s.is("shared::cta"); }
-
-// Which rows the registers of a function get. Registers that are never live at the same time share one: a large kernel
-// has thousands, and its warps must fit into the cache.
-class Allocation {
- public:
-  Allocation(const Function& f, const std::vector<std::pair<std::size_t, std::size_t>>& loops)
-      : f_(f), life_(f.slots.size()) {
-    std::size_t block = 0;
-    std::vector<bool> starts(f.statements.size() + 1);
-    for (const auto& [label, at] : f.labels) starts[at] = true;
-    for (std::size_t n = 0; n < f.statements.size(); ++n) {
-      const Statement& s = f.statements[n];
-      if (starts[n]) ++block;
-      static constexpr std::string_view without_result[] = {"st", "red", "bar", "barrier", "call", "brx", "nanosleep"};
-      const bool result =
-          std::find(std::begin(without_result), std::end(without_result), s.op[0]) == std::end(without_result) ||
-          (s.op[0] == "bar" && s.is("red")) || (s.op[0] == "barrier" && s.is("red"));
-      if (s.guard >= 0) seen(s.guard, n, block, false);
-      for (std::size_t k = s.operands.size(); k-- > 0;) seen(s.operands[k], n, block, result && k == 0 && s.guard < 0);
-      if (s.op[0] == "bra" || s.op[0] == "brx" || s.op[0] == "ret" || s.op[0] == "exit") ++block;
-    }
-    for (Life& life : life_) {
-      if (life.local) continue;
-      // Live in the whole of a loop that it touches. Loops are disjoint here.
-      const auto behind =
-          std::partition_point(loops.begin(), loops.end(), [&](const auto& loop) { return loop.second < life.first; });
-      for (auto loop = behind; loop != loops.end() && loop->first <= life.last; ++loop) {
-        life.first = std::min(life.first, loop->first);
-        life.last = std::max(life.last, loop->second);
-      }
-    }
-    place();
-  }
-  std::size_t offset(int slot) const { return offsets_[static_cast<std::size_t>(slot)]; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  struct Life {
-    std::size_t first = 0, last = 0, block = 0;
-    bool known = false, local = true;  // local: first set, and used in that basic block only
-  };
-  void seen(int slot, std::size_t at, std::size_t block, bool set) {
-    Life& life = life_[static_cast<std::size_t>(slot)];
-    if (!life.known) life = {at, at, block, true, set};
-    life.last = at;
-    life.local = life.local && life.block == block;
-  }
-  void seen(const Operand& o, std::size_t at, std::size_t block, bool result) {
-    if (o.slot >= 0) seen(o.slot, at, block, result && o.kind == Operand::reg);
-    if (o.second >= 0) seen(o.second, at, block, result);
-    for (const Operand& part : o.parts) seen(part, at, block, result);
-  }
-  void place() {
-    std::vector<int> order;
-    for (std::size_t n = 0; n < life_.size(); ++n)
-      if (life_[n].known) order.push_back(static_cast<int>(n));
-    const auto life = [&](int slot) -> Life& { return life_[static_cast<std::size_t>(slot)]; };
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return life(a).first < life(b).first; });
-    std::multimap<std::size_t, int> active;                // by end
-    std::map<std::size_t, std::vector<std::size_t>> free;  // by size
-    const auto size = [&](int slot) {
-      const Type type = f_.slots[static_cast<std::size_t>(slot)];
-      return type == Type::pred ? std::size_t{64} : std::size_t{warp_size} * register_bytes(type);
-    };
-    offsets_.resize(life_.size());
-    for (const int slot : order) {
-      while (!active.empty() && active.begin()->first < life(slot).first) {
-        free[size(active.begin()->second)].push_back(offset(active.begin()->second));
-        active.erase(active.begin());
-      }
-      std::vector<std::size_t>& rows = free[size(slot)];
-      std::size_t& offset = offsets_[static_cast<std::size_t>(slot)];
-      if (rows.empty()) {
-        offset = bytes_;
-        bytes_ += size(slot);
-      } else {
-        offset = rows.back();
-        rows.pop_back();
-      }
-      active.emplace(life(slot).last, slot);
-    }
-  }
-  const Function& f_;
-  std::vector<Life> life_;
-  std::vector<std::size_t> offsets_;
-  std::size_t bytes_ = 64;  // offset 0 means none
-};
 
 class Decoder {
  public:
@@ -254,7 +185,7 @@ class Decoder {
   void between_lanes(const Statement& s, Type type);
   void arithmetic(const Statement& s, Type type);
 
-  [[noreturn]] static void unsupported() { throw Refusal("not supported"); }
+  [[noreturn]] static void unsupported() { throw Refusal(not_known); }
   Row constant(u64 bits, unsigned bytes);
   Row temporary(unsigned bytes) {
     const Row row{-1, static_cast<std::intptr_t>(temporaries_)};
@@ -262,7 +193,7 @@ class Decoder {
     most_temporaries_ = std::max(most_temporaries_, temporaries_);
     return row;
   }
-  Row slot(int number) const { return {-1, static_cast<std::intptr_t>(allocation_->offset(number))}; }
+  Row slot(int number) const { return {-1, static_cast<std::intptr_t>(slots_[static_cast<std::size_t>(number)])}; }
   Row in(const Statement& s, const Operand& o, Type type, unsigned bytes = 0);
   Row out(const Operand& o) {
     if (o.kind == Operand::sink) return temporary(16);
@@ -294,7 +225,7 @@ class Decoder {
   Program::Parts& program_;
   std::map<const Variable*, std::size_t> shared_;
   std::map<std::pair<u64, unsigned>, Row> constants_;
-  const Allocation* allocation_ = nullptr;
+  std::vector<std::size_t> slots_;  // where the function's registers are
   std::size_t number_ = 0, temporaries_ = 0, most_temporaries_ = 0;
 };
 
@@ -331,7 +262,7 @@ Row Decoder::in(const Statement& s, const Operand& o, Type type, unsigned bytes)
       const Variable& v = *o.variable;
       if (v.space == Space::shared) return constant(shared_.at(&v) + static_cast<u64>(o.offset), bytes);
       if (v.space == Space::global || v.space == Space::constant) {
-        if (!v.memory) throw Refusal("not supported, because nothing defines " + v.name);
+        if (!v.memory) throw Refusal("nothing defines " + v.name);
         return constant(v.memory + static_cast<u64>(o.offset), bytes);
       }
       Instruction& i = emit(s);
@@ -352,7 +283,7 @@ Row Decoder::in(const Statement& s, const Operand& o, Type type, unsigned bytes)
         return i.d;
       }
       if (k_.number_of.count(o.text)) return constant(program_.address_of(o.text), bytes);
-      throw Refusal("not supported, because '" + std::string(o.text) + "' is unknown");
+      throw Refusal("'" + std::string(o.text) + "' is unknown");
     }
     default: unsupported();
   }
@@ -370,7 +301,7 @@ void Decoder::address(const Statement& s, const Operand& o, Instruction& i) {
       i.mode = Mode::shared64;
       i.s[0] = constant(shared_.at(v), 8);
     } else {
-      if (!v->memory) throw Refusal("not supported, because nothing defines " + v->name);
+      if (!v->memory) throw Refusal("nothing defines " + v->name);
       i.s[0] = constant(v->memory, 8);
     }
     return;
@@ -474,7 +405,7 @@ void Decoder::call_statement(const Statement& s) {
     e.callee = callee.text;
     i.run = device_function;
   } else {
-    throw Refusal("not supported, because the function " + std::string(callee.text) + " is not defined");
+    throw Refusal(std::string(callee.text) + " in a kernel is not emulated");
   }
 }
 
@@ -557,10 +488,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     return;
   }
   static const std::unordered_map<std::string_view, std::size_t> counts{
-      {"not", 1},  {"neg", 1}, {"abs", 1},   {"popc", 1}, {"clz", 1}, {"brev", 1}, {"bfind", 1},
-      {"sqrt", 1}, {"rcp", 1}, {"rsqrt", 1}, {"sin", 1},  {"cos", 1}, {"lg2", 1},  {"ex2", 1},
-      {"tanh", 1}, {"fma", 3}, {"mad", 3},   {"madc", 3}, {"sad", 3}, {"dp4a", 3}, {"dp2a", 3},
-      {"bfe", 3},  {"bfi", 4}, {"shf", 3},   {"lop3", 3}, {"prmt", 3}};
+      {"not", 1}, {"neg", 1},   {"abs", 1}, {"popc", 1}, {"clz", 1},  {"brev", 1}, {"bfind", 1},     {"sqrt", 1},
+      {"rcp", 1}, {"rsqrt", 1}, {"sin", 1}, {"cos", 1},  {"lg2", 1},  {"ex2", 1},  {"tanh", 1},      {"fma", 3},
+      {"mad", 3}, {"madc", 3},  {"sad", 3}, {"dp4a", 3}, {"dp2a", 3}, {"fns", 3},  {"vabsdiff2", 3}, {"vabsdiff4", 3},
+      {"bfe", 3}, {"bfi", 4},   {"shf", 3}, {"lop3", 3}, {"prmt", 3}};
   const auto found = counts.find(op);
   const std::size_t count = found == counts.end() ? 2 : found->second;
   std::array<Row, 4> sources{};
@@ -583,8 +514,11 @@ void Decoder::arithmetic(const Statement& s, Type type) {
 
 void Decoder::statement(const Statement& s) {
   const std::string_view op = s.op[0];
+  for (const auto& [name, what] : families)
+    if (op == name || (op == "barrier" && s.is("cluster") && name == "cluster"))
+      throw Refusal(std::string(what) + " not emulated");
   for (std::size_t n = 0; n < s.op.size(); ++n)
-    if (!knows(op, n == 0 ? "" : s.op[n])) unsupported();
+    if (!s.understood || !knows(op, n == 0 ? "" : s.op[n])) unsupported();
   const auto& o = s.operands;
   Type type = Type::none;
   for (std::size_t n = s.op.size(); n-- > 1 && type == Type::none;) type = type_of(s.op[n]);
@@ -618,8 +552,11 @@ void Decoder::statement(const Statement& s) {
     if (c) i.immediate = (s.is("and") ? 1u : s.is("or") ? 2u : s.is("xor") ? 3u : 0u) | (o[3].negated ? 4u : 0u);
     if (op == "set") {
       const Type result = type_of(s.op[s.op.size() - 2]);
-      if (size_of(result) != 4 || result == Type::f16x2 || result == Type::bf16x2) unsupported();
-      if (result == Type::f32) i.immediate |= 8;
+      i.target = size_of(result);
+      if (i.target != 4 && i.target != 2) unsupported();
+      const bool half = result == Type::f16 || result == Type::f16x2,
+                 bfloat = result == Type::bf16 || result == Type::bf16x2;
+      i.offset = result == Type::f32 ? 0x3f800000 : half ? 0x3c00 : bfloat ? 0x3f80 : -1;
     }
     set(i, comparison_handler(s, type));
     return;
@@ -702,25 +639,19 @@ void Decoder::decode_function(std::size_t number) {
   };
   const auto targets = [&](const Statement& s) {
     std::vector<std::size_t> found;
+    if (!s.understood) return found;
     if (s.op[0] == "bra") found.push_back(label(s.scope, s.operands.at(0).text));
     if (s.op[0] == "brx")
       for (const std::string_view name : f.branch_targets.at(s.operands.at(1).text))
         found.push_back(label(s.scope, name));
     return found;
   };
-  // The loops: from the target of a backward branch to the branch. Those that overlap become one.
-  std::vector<std::pair<std::size_t, std::size_t>> loops, joined;
-  for (std::size_t n = 0; n < f.statements.size(); ++n)
-    for (const std::size_t target : targets(f.statements[n]))
-      if (target <= n) loops.push_back({target, n});
-  std::sort(loops.begin(), loops.end());
-  for (const auto& loop : loops)
-    if (!joined.empty() && loop.first <= joined.back().second)
-      joined.back().second = std::max(joined.back().second, loop.second);
-    else joined.push_back(loop);
-  const Allocation allocation(f, joined);
-  allocation_ = &allocation;
-  const std::size_t begin_of_temporaries = (allocation.bytes() + 63) / 64 * 64;
+  slots_.clear();
+  std::size_t begin_of_temporaries = 64;  // offset 0 means none
+  for (const Type type : f.slots) {
+    slots_.push_back(begin_of_temporaries);
+    begin_of_temporaries += type == Type::pred ? 64 : std::size_t{warp_size} * register_bytes(type);
+  }
   most_temporaries_ = begin_of_temporaries;
 
   const std::size_t entry = k_.code.size();
@@ -729,20 +660,18 @@ void Decoder::decode_function(std::size_t number) {
     const std::size_t before = k_.code.size();
     starts.push_back(static_cast<u32>(before));
     temporaries_ = begin_of_temporaries;
-    std::string why;
+    const auto refuse = [&](const std::string& why) {
+      k_.code.resize(before);
+      Instruction& i = emit(s);
+      i.run = not_emulated;
+      extra(i).callee = why;
+    };
     try {
       statement(s);
     } catch (const Refusal& refusal) {
-      why = refusal.what();
+      refuse(refusal.what());
     } catch (const std::out_of_range&) {
-      why = "not supported";
-    }
-    if (!why.empty()) {
-      Context context{};
-      context.kernel = &k_;
-      Instruction i;
-      i.source = &s;
-      throw Refusal("kernel " + k_.title + " has an instruction that is " + why + ": " + text_of(context, i));
+      refuse(not_known);
     }
     if (s.guard >= 0)
       for (std::size_t n = before; n < k_.code.size(); ++n) {
@@ -769,10 +698,7 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   auto kernel = std::make_unique<Kernel>();
   kernel->program = &program;
   kernel->function = &function;
-  int status = 0;
-  char* const text = abi::__cxa_demangle(function.name.c_str(), nullptr, nullptr, &status);
-  kernel->title = status == 0 ? text : function.name;
-  std::free(text);
+  kernel->title = demangled(function.name);
   Decoder(*kernel, program).decode(function);
   return kernel;
 }

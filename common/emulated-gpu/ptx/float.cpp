@@ -52,9 +52,12 @@ struct Single {
   }
 };
 // O on 16-bit floats, computed as float: that is correctly rounded for + - * / and sqrt.
-template <class O, class T, bool sat>
+enum class Limit { none, saturated, positive };  // positive: .relu
+template <class O, class T, Limit limit>
 struct Small {
-  static T finished(float v) { return T::of(sat ? clamped(v) : v); }
+  static T finished(float v) {
+    return T::of(limit == Limit::saturated ? clamped(v) : limit == Limit::positive && v <= 0 ? 0.0f : v);
+  }
   T operator()(T a) const { return finished(O{}(static_cast<float>(a))); }
   T operator()(T a, T b) const { return finished(O{}(static_cast<float>(a), static_cast<float>(b))); }
   T operator()(T a, T b, T c) const { return finished(fused(a, b, c)); }
@@ -80,8 +83,10 @@ Handler smalls(const Statement& s, bool pair) {
   const auto pick = [&]<class F>(F) {
     return pair ? each_of_type<Pair<F, T>, u32, sources>() : each_of_type<F, T, sources>();
   };
-  if (s.is("ftz")) return nullptr;
-  return s.is("sat") ? pick(Small<O, T, true>{}) : pick(Small<O, T, false>{});
+  if (s.is("ftz") || (sources != 3 && s.is("relu"))) return nullptr;
+  if constexpr (sources == 3)
+    if (s.is("relu")) return pick(Small<O, T, Limit::positive>{});
+  return s.is("sat") ? pick(Small<O, T, Limit::saturated>{}) : pick(Small<O, T, Limit::none>{});
 }
 // O on any floating-point type.
 template <int sources, class O>
@@ -189,7 +194,8 @@ u32 compared(const Warp& w, const Instruction& i, u32 mask) {
     for (u32 rest = mask; rest; rest &= rest - 1) value |= one(std::countr_zero(rest)) << std::countr_zero(rest);
   return value;
 }
-// immediate: 0, or how predicate s[2] is combined: 1 and, 2 or, 3 xor; 4: it is negated; 8: set has a float result
+// immediate: 0, or how predicate s[2] is combined: 1 and, 2 or, 3 xor; 4: it is negated. offset: what set gives for
+// true, target: the bytes of its result
 u32 combined(const Warp& w, const Instruction& i, u32 value) {
   if (!(i.immediate & 3)) return value;
   const u32 other = predicate(w, i.s[2], i.immediate & 4);
@@ -205,9 +211,11 @@ void set_predicates(Warp& w, const Instruction& i, u32 mask) {
 template <Relation r, class T, bool ftz>
 void set_words(Warp& w, const Instruction& i, u32 mask) {
   const u32 value = combined(w, i, compared<r, T, ftz>(w, i, mask));
-  u32* const d = w.row<u32>(i.d);
-  const u32 one = i.immediate & 8 ? 0x3f800000u : ~0u;
-  for_lanes(mask, [&](int l) { d[l] = value >> l & 1 ? one : 0; });
+  const auto put = [&]<class D>(D* d) {
+    for_lanes(mask, [&](int l) { d[l] = static_cast<D>(value >> l & 1 ? i.offset : 0); });
+  };
+  if (i.target == 2) put(w.row<u16>(i.d));
+  else put(w.row<u32>(i.d));
 }
 template <Relation r, class T, bool ftz = false>
 Handler one_comparison(bool words) {
@@ -233,8 +241,8 @@ Handler comparison_of(Type type, bool words, bool ftz) {
     default: return nullptr;
   }
 }
-// Two comparisons at once: setp.lt.f16x2 p|q
-template <Relation r, class T>
+// Two comparisons at once: setp.lt.f16x2 p|q, set.lt.f16x2.f16x2
+template <Relation r, class T, bool words>
 void set_pair(Warp& w, const Instruction& i, u32 mask) {
   const u32 *a = w.row<u32>(i.s[0]), *b = w.row<u32>(i.s[1]);
   u32 low = 0, high = 0;
@@ -244,6 +252,12 @@ void set_pair(Warp& w, const Instruction& i, u32 mask) {
     high |= u32{compare<r, float>(part<T>(a[l], 1), part<T>(b[l], 1))} << l;
   }
   low = combined(w, i, low), high = combined(w, i, high);
+  if (words) {
+    u32* const d = w.row<u32>(i.d);
+    const u32 one = static_cast<u16>(i.offset);
+    for_lanes(mask, [&](int l) { d[l] = (low >> l & 1 ? one : 0) | (high >> l & 1 ? one << 16 : 0); });
+    return;
+  }
   set_predicate(w, i.d, mask, low);
   set_predicate(w, i.d2, mask, high);
 }
@@ -254,8 +268,8 @@ Handler find_comparison(std::string_view name, Type type, bool words, bool ftz) 
   Handler found = nullptr;
   const auto look = [&]<Relation one>() {
     if (names[static_cast<int>(one)] != name) return;
-    if (type == Type::f16x2) found = words ? nullptr : set_pair<one, half>;
-    else if (type == Type::bf16x2) found = words ? nullptr : set_pair<one, bfloat>;
+    if (type == Type::f16x2) found = words ? set_pair<one, half, true> : set_pair<one, half, false>;
+    else if (type == Type::bf16x2) found = words ? set_pair<one, bfloat, true> : set_pair<one, bfloat, false>;
     else found = comparison_of<one>(type, words, ftz);
   };
   (look.template operator()<r>(), ...);

@@ -59,7 +59,7 @@ struct Argument {
 struct Extra {
   std::vector<Row> rows;     // of a vector
   std::vector<u32> targets;  // of brx.idx
-  std::string callee;        // a function of the device library
+  std::string callee;        // a function of the device library, or why there is none
   int function = -1;
   std::vector<Argument> arguments, results;
 };
@@ -208,6 +208,8 @@ void trap(Warp& w, const Instruction& i, u32 mask);
 void yield(Warp& w, const Instruction& i, u32 mask);
 void device_function(Warp& w, const Instruction& i, u32 mask);  // vprintf, __assertfail
 bool is_device_function(std::string_view name);
+
+void not_emulated(Warp& w, const Instruction& i, u32 mask);  // fails with the callee's text
 
 std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function);
 

@@ -55,13 +55,8 @@ std::string text_of(const Context& context, const Instruction& i) {
     if (!space || (!text.empty() && text.back() != ' ')) text += space ? ' ' : c;
   }
   if (!text.empty() && text.back() == ';') text.pop_back();
-  const auto name = [&](const Statement::Place& place) {
-    const std::string file = context.kernel->program->module.file(place.file);
-    return place.line > 0 && !file.empty() ? file + ":" + std::to_string(place.line) : "";
-  };
-  const std::string place = name(i.source->place), caller = name(i.source->caller);
-  if (!place.empty()) text += " (" + place + (caller.empty() ? "" : ", called at " + caller) + ")";
-  return text;
+  const std::string place = context.kernel->program->module.place(i.source->location);
+  return place.empty() ? text : text + " (" + place + ")";
 }
 std::string place_of(const Warp& w, int lane) {
   const auto triple = [](u32 x, u32 y, u32 z) {
@@ -70,6 +65,9 @@ std::string place_of(const Warp& w, int lane) {
   const Context& c = *w.context;
   return "kernel " + c.kernel->title + ", block " + triple(c.block[0], c.block[1], c.block[2]) + ", thread " +
          triple(w.thread[0][lane], w.thread[1][lane], w.thread[2][lane]);
+}
+void not_emulated(Warp& w, const Instruction& i, u32 mask) {
+  fail(Fault::not_emulated, w, std::countr_zero(mask), i, i.extra->callee);
 }
 void fail(Fault::Kind kind, const Warp& w, int lane, const Instruction& i, const std::string& what) {
   throw Fault{kind, place_of(w, lane) + ": " + what + ": " + text_of(*w.context, i)};

@@ -90,122 +90,51 @@ std::string hex(u64 value) {
           text_of(*w.context, i));
 }
 
-// How the addresses of a full warp lie.
-enum class Pattern { scattered, contiguous, same };
-
-// The addresses of an access, checked, where the emulation finds what is there. `bytes` is a power of two. With
-// `first_only`, only the first address of a pattern is wanted.
-[[gnu::noinline]] Pattern find_addresses(Warp& w, const Instruction& i, u32 mask, u64* address, unsigned bytes,
-                                         Access kind, bool first_only = false) {
+// The addresses of an access, checked, where the emulation finds what is there. `bytes` is a power of two.
+[[gnu::noinline]] void find_addresses(Warp& w, const Instruction& i, u32 mask, u64* address, unsigned bytes,
+                                      Access kind, Stored stored = {}) {
   Context& c = *w.context;
-  Pattern pattern = Pattern::scattered;
-  first_only = first_only && !c.checker;
-  const auto compute = [&]<class A>(const A* a, u64 base) {
-    const A offset = static_cast<A>(i.offset), first = a[0];
-    if (mask == all_lanes) {
-      A different = 0;
-      if (static_cast<A>(a[1] - first) == bytes && static_cast<A>(a[31] - first) == 31 * bytes) {
-        for (int l = 0; l < warp_size; ++l)
-          different |= static_cast<A>(a[l] - first) ^ static_cast<A>(static_cast<unsigned>(l) * bytes);
-        if (!different) pattern = Pattern::contiguous;
-      } else if (a[1] == first && a[31] == first) {
-        for (int l = 0; l < warp_size; ++l) different |= a[l] ^ first;
-        if (!different) pattern = Pattern::same;
-      }
-      address[0] = base + static_cast<A>(first + offset);
-      if (!first_only || pattern == Pattern::scattered)
-#pragma GCC ivdep
-        for (int l = 0; l < warp_size; ++l) address[l] = base + static_cast<A>(a[l] + offset);
-    } else {
-      for (u32 rest = mask; rest; rest &= rest - 1) {
-        const int l = std::countr_zero(rest);
-        address[l] = base + static_cast<A>(a[l] + offset);
-      }
-    }
-  };
-  const auto finished = [&] {
-    if (c.checker) [[unlikely]]
-      c.checker->access(w, i, mask, address, bytes, kind);
-    return pattern;
-  };
-  const auto aligned = [&](int l) {
-    if (address[l] & (bytes - 1))
-      fail(Fault::misaligned_address, w, l, i,
-           "misaligned access of " + std::to_string(bytes) + " bytes at " + hex(address[l]));
+  const bool shared = i.mode == Mode::shared32 || i.mode == Mode::shared64;
+  const auto set = [&]<class A>(const A* a, u64 base) {
+    for_lanes(mask, [&](int l) { address[l] = base + static_cast<A>(a[l] + static_cast<A>(i.offset)); });
   };
   switch (i.mode) {
-    case Mode::frame:
-      for_lanes(mask, [&](int l) { address[l] = w.local[l] + static_cast<u64>(i.offset); });
-      return finished();
-    case Mode::parameter: {
-      const u64 at = address_of(c.launch->parameters.data()) + static_cast<u64>(i.offset);
-      for (int l = 0; l < warp_size; ++l) address[l] = at;
-      return mask == all_lanes ? Pattern::same : Pattern::scattered;
-    }
-    case Mode::shared32: compute(w.row<u32>(i.s[0]), address_of(c.shared)); break;
-    case Mode::shared64: compute(w.row<u64>(i.s[0]), address_of(c.shared)); break;
-    case Mode::generic: compute(w.row<u64>(i.s[0]), 0); break;
-    case Mode::local:
-      first_only = false;
-      compute(w.row<u64>(i.s[0]), 0);
-      pattern = Pattern::scattered;
-      for (u32 rest = mask; rest; rest &= rest - 1) {
-        const int l = std::countr_zero(rest);
-        const Range own = own_local(w, l);
-        if (address[l] < own.begin || address[l] + bytes > own.end) bad_address(w, i, l, address[l], bytes);
-        aligned(l);
-      }
-      return finished();
+    case Mode::frame: for_lanes(mask, [&](int l) { address[l] = w.local[l] + static_cast<u64>(i.offset); }); break;
+    case Mode::parameter:
+      for_lanes(mask,
+                [&](int l) { address[l] = address_of(c.launch->parameters.data()) + static_cast<u64>(i.offset); });
+      return;
+    case Mode::shared32: set(w.row<u32>(i.s[0]), address_of(c.shared)); break;
+    case Mode::shared64: set(w.row<u64>(i.s[0]), address_of(c.shared)); break;
+    case Mode::generic:
+    case Mode::local: set(w.row<u64>(i.s[0]), 0); break;
   }
-  const bool shared = i.mode != Mode::generic;
-  Range range = shared ? c.shared_range : c.hits[i.cache];
-  const u64 room = range.end - range.begin;
-  const auto outside = [&](u64 a, u64 size) {
-    return a - range.begin > range.end - range.begin - size || range.end - range.begin < size;
-  };
-  u64 bad = 0;
-  if (pattern != Pattern::scattered) {
-    bad = outside(address[0], pattern == Pattern::same ? bytes : u64{bytes} * warp_size) | (address[0] & (bytes - 1));
-  } else if (room < bytes) {
-    bad = 1;
-  } else {
-    const u64 begin = range.begin, last = room - bytes, low = bytes - 1;
-    if (mask == all_lanes) {
-      for (int l = 0; l < warp_size; ++l) bad |= u64{address[l] - begin > last} | (address[l] & low);
-    } else {
-      for (u32 rest = mask; rest; rest &= rest - 1) {
-        const u64 a = address[std::countr_zero(rest)];
-        bad |= u64{a - begin > last} | (a & low);
-      }
-    }
-  }
-  if (bad) [[unlikely]] {
-    const u64 step = pattern == Pattern::contiguous ? bytes : 0;
-    if (first_only && pattern != Pattern::scattered)
-      for (u64 l = 1; l < warp_size; ++l) address[l] = address[0] + l * step;
-    for (u32 rest = mask; rest; rest &= rest - 1) {
+  if (i.mode != Mode::frame) {
+    Range range = shared ? c.shared_range : i.mode == Mode::generic ? c.hits[i.cache] : Range{};
+    u64 outside = 0;  // of the range that the instruction used last, or misaligned
+    for_lanes(mask, [&](int l) {
+      outside |= u64{address[l] < range.begin} | u64{address[l] + bytes > range.end} | (address[l] & (bytes - 1));
+    });
+    for (u32 rest = outside ? mask : 0; rest; rest &= rest - 1) {
       const int l = std::countr_zero(rest);
-      if (outside(address[l], bytes)) {
-        if (shared || !find_range(w, l, address[l], bytes, c.hits[i.cache])) bad_address(w, i, l, address[l], bytes);
+      const u64 a = address[l];
+      if (i.mode == Mode::local) range = own_local(w, l);
+      if (a < range.begin || a + bytes > range.end || a + bytes < a) {
+        if (i.mode != Mode::generic || !find_range(w, l, a, bytes, c.hits[i.cache])) bad_address(w, i, l, a, bytes);
         range = c.hits[i.cache];
-        if (!c.surroundings->arriving.empty()) [[unlikely]]
-          note_arriving(w, i, l, range);
+        if (!c.surroundings->arriving.empty()) note_arriving(w, i, l, range);
       }
-      aligned(l);
+      if (a & (bytes - 1))
+        fail(Fault::misaligned_address, w, l, i,
+             "misaligned access of " + std::to_string(bytes) + " bytes at " + hex(a));
     }
   }
-  if (!shared) {
+  if (i.mode == Mode::generic) {
     const DeviceMemory device = c.surroundings->device_memory;
-    if (first_only && pattern != Pattern::scattered) {
-      address[0] = device.view(address[0]);
-    } else if (mask == all_lanes) {
-      for (int l = 0; l < warp_size; ++l) address[l] = device.view(address[l]);
-    } else {
-      for (u32 rest = mask; rest; rest &= rest - 1)
-        address[std::countr_zero(rest)] = device.view(address[std::countr_zero(rest)]);
-    }
+    for_lanes(mask, [&](int l) { address[l] = device.view(address[l]); });
   }
-  return finished();
+  if (c.checker) [[unlikely]]
+    c.checker->access(w, i, mask, address, bytes, kind, stored);
 }
 
 template <class T>
@@ -219,47 +148,14 @@ void store(u64 address, T value) {
   std::memcpy(reinterpret_cast<void*>(address), &value, sizeof value);
 }
 
-// The offsets in shared memory of a full warp's scattered access. False, also if one is wrong: find_addresses does it.
-bool shared_offsets(const Warp& w, const Instruction& i, u32 mask, u32 bytes, u32* at) {
-  const Context& c = *w.context;
-  if (i.mode != Mode::shared32 || mask != all_lanes || c.checker) return false;
-  const u32* const a = w.row<u32>(i.s[0]);
-  const u32 first = a[1] - a[0], whole = a[31] - a[0];
-  if (whole == 31 * first && (first == bytes || first == 0)) return false;  // a pattern, which is faster
-  const u32 offset = static_cast<u32>(i.offset), begin = static_cast<u32>(c.shared_range.begin - address_of(c.shared)),
-            room = static_cast<u32>(c.shared_range.end - c.shared_range.begin), last = room - bytes;
-  u32 wrong = room < bytes;
-#pragma GCC ivdep
-  for (int l = 0; l < warp_size; ++l) {
-    at[l] = a[l] + offset;
-    wrong |= u32{at[l] - begin > last} | (at[l] & (bytes - 1));
-  }
-  return !wrong;
-}
-
 // T in memory, R the unsigned type of the register; a signed T is extended.
 template <class T, class R>
 struct Load {
   static void run(Warp& w, const Instruction& i, u32 mask) {
-    if (u32 at[warp_size]; shared_offsets(w, i, mask, sizeof(T), at)) {
-      const u8* const from = w.context->shared;
-      R* const d = w.row<R>(i.d);
-      for (int l = 0; l < warp_size; ++l) d[l] = static_cast<R>(load<T>(address_of(from + at[l])));
-      return;
-    }
     u64 address[warp_size];
-    const Pattern pattern = find_addresses(w, i, mask, address, sizeof(T), Access::read, true);
+    find_addresses(w, i, mask, address, sizeof(T), Access::read);
     R* const d = w.row<R>(i.d);
-    if (pattern == Pattern::same) {
-      const R value = static_cast<R>(load<T>(address[0]));
-      for (int l = 0; l < warp_size; ++l) d[l] = value;
-    } else if (pattern == Pattern::contiguous) {
-      const T* const from = reinterpret_cast<const T*>(address[0]);
-#pragma GCC ivdep
-      for (int l = 0; l < warp_size; ++l) d[l] = static_cast<R>(from[l]);
-    } else {
-      for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l])); });
-    }
+    for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l])); });
   }
 };
 template <class T, class R>
@@ -278,15 +174,8 @@ template <class T, class R>
 struct Store {
   static void run(Warp& w, const Instruction& i, u32 mask) {
     u64 address[warp_size];
-    const Pattern pattern = find_addresses(w, i, mask, address, sizeof(T), Access::write, true);
     const R* b = w.row<R>(i.s[1]);
-    if (pattern == Pattern::contiguous) {
-      T* const to = reinterpret_cast<T*>(address[0]);
-#pragma GCC ivdep
-      for (int l = 0; l < warp_size; ++l) to[l] = static_cast<T>(b[l]);
-      return;
-    }
-    if (pattern == Pattern::same) return store(address[0], static_cast<T>(b[warp_size - 1]));
+    find_addresses(w, i, mask, address, sizeof(T), Access::write, {b, sizeof(R)});
     for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
       const int l = std::countr_zero(mask);
       store(address[l], static_cast<T>(b[l]));
@@ -298,11 +187,14 @@ struct StoreVector {
   static void run(Warp& w, const Instruction& i, u32 mask) {
     u64 address[warp_size];
     const std::vector<Row>& rows = i.extra->rows;
-    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write);
+    T values[warp_size][16 / sizeof(T)];
+    for (std::size_t n = 0; n < rows.size(); ++n)
+      for_lanes(mask, [&](int l) { values[l][n] = static_cast<T>(w.row<R>(rows[n])[l]); });
+    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write,
+                   {values, sizeof values[0]});
     for (; mask; mask &= mask - 1) {
       const int l = std::countr_zero(mask);
-      for (std::size_t n = 0; n < rows.size(); ++n)
-        store(address[l] + n * sizeof(T), static_cast<T>(w.row<R>(rows[n])[l]));
+      std::memcpy(reinterpret_cast<void*>(address[l]), values[l], sizeof(T) * rows.size());
     }
   }
 };
@@ -346,6 +238,16 @@ struct Sum {
     if constexpr (std::is_integral_v<T>)
       return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
     else return canonical(a + b);
+  }
+};
+template <class T>
+struct SmallSum {
+  T operator()(T a, T b, T) const { return T::of(static_cast<float>(a) + static_cast<float>(b)); }
+};
+template <class T>
+struct PairSum {
+  u32 operator()(u32 a, u32 b, u32) const {
+    return pair_of(SmallSum<T>{}(part<T>(a, 0), part<T>(b, 0), {}), SmallSum<T>{}(part<T>(a, 1), part<T>(b, 1), {}));
   }
 };
 struct Exchange {  // also of memory that was never written
@@ -400,6 +302,10 @@ Handler atomic_handler(const Statement& s, Type type) {
     switch (type) {
       case Type::f32: return s.is("shared") || s.is("shared::cta") ? atomic<float, Sum> : atomic<float, FlushedSum>;
       case Type::f64: return atomic<double, Sum>;
+      case Type::f16: return atomic<half, SmallSum<half>>;
+      case Type::bf16: return atomic<bfloat, SmallSum<bfloat>>;
+      case Type::f16x2: return atomic<u32, PairSum<half>>;
+      case Type::bf16x2: return atomic<u32, PairSum<bfloat>>;
       case Type::u16: return nullptr;
       default: return atomic_integers(type, Sum{});
     }

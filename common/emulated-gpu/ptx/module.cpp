@@ -1,6 +1,9 @@
 #include "module.hpp"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cctype>
 #include <charconv>
@@ -16,7 +19,7 @@ Type type_of(std::string_view name) {
       {"s64", Type::s64},       {"b8", Type::u8},       {"b16", Type::u16},       {"b32", Type::u32},
       {"b64", Type::u64},       {"f16", Type::f16},     {"bf16", Type::bf16},     {"e4m3x2", Type::e4m3x2},
       {"e5m2x2", Type::e5m2x2}, {"f16x2", Type::f16x2}, {"bf16x2", Type::bf16x2}, {"f32", Type::f32},
-      {"f64", Type::f64},       {"b128", Type::b128}};
+      {"f64", Type::f64},       {"b128", Type::b128},   {"s16x2", Type::s16x2},   {"u16x2", Type::u16x2}};
   const auto found = types.find(name);
   return found == types.end() ? Type::none : found->second;
 }
@@ -35,10 +38,20 @@ unsigned size_of(Type type) {
     case Type::s32:
     case Type::f32:
     case Type::f16x2:
-    case Type::bf16x2: return 4;
+    case Type::bf16x2:
+    case Type::s16x2:
+    case Type::u16x2: return 4;
     case Type::b128: return 16;
     default: return 8;
   }
+}
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result;
 }
 
 namespace {
@@ -237,9 +250,51 @@ Variable declare(Lexer& in, Space space) {
 
 }  // namespace
 
-std::string Module::file(int number) const {
-  const auto found = files_.find(number);
-  return found == files_.end() ? "" : found->second;
+// The name at a label of .debug_str, without arguments and templates' arguments.
+std::string function_name(std::string_view names, std::string_view label) {
+  const std::size_t at = label.empty() ? std::string_view::npos : names.find(std::string(label) + ":");
+  if (at == std::string_view::npos) return "";
+  Lexer in(names.substr(at + label.size() + 1));
+  std::string mangled, name;
+  while (!in.done()) {
+    if (in.accept(".b8") || in.accept(",")) continue;
+    const auto byte = static_cast<char>(number(in).bits);
+    if (!byte) break;
+    mangled += byte;
+  }
+  int depth = 0;
+  for (const char c : demangled(mangled)) {
+    if (c == '(' && depth == 0) break;
+    depth -= c == '>';
+    if (depth == 0 && c == ' ') name.clear();  // the result's type
+    else if (depth == 0 && c != '<' && c != '>') name += c;
+    depth += c == '<';
+  }
+  if (name.starts_with("_INTERNAL_")) name.erase(0, name.find("::") + 2);  // of this file only
+  return name;
+}
+// The folder that holds a library's headers, or the file's own folder.
+std::string_view root_of(std::string_view file) {
+  const std::size_t include = file.rfind("/include/");
+  return file.substr(0, include == std::string_view::npos ? file.rfind('/') + 1 : include);
+}
+
+std::string Module::place(const Location* location) const {
+  const auto file = [&](const Location* l) {
+    const auto found = files_.find(l->file);
+    return found == files_.end() ? std::string() : found->second;
+  };
+  const auto text = [&](const Location* l) { return file(l) + ":" + std::to_string(l->line); };
+  if (!location || location->line == 0 || file(location).empty()) return "";
+  std::string result = text(location);
+  // Calls inside a library are left out.
+  const Location* called = location;
+  for (const Location* l = location->caller; l; called = l, l = l->caller) {
+    if (l->caller && root_of(file(l)) == root_of(file(location))) continue;
+    const std::string name = function_name(names_, called->function);
+    result += name.empty() ? ", called at " + text(l) : " in " + name + ", called at " + text(l);
+  }
+  return result;
 }
 
 Module::Module(std::string all) : text_(std::move(all)) {
@@ -263,8 +318,10 @@ Module::Module(std::string all) : text_(std::move(all)) {
     } else if (token == ".loc" || token == ".version" || token == ".target" || token == ".address_size") {
       in.skip_line();
     } else if (token == ".section") {
+      const std::size_t begin = in.peek() == ".debug_str" ? in.position() : text.size();
       while (!in.done() && in.peek() != "{") in.take();
       in.skip_braces();
+      if (begin < text.size()) names_ = text.substr(begin, (in.done() ? text.size() : in.position()) - begin);
     } else if (token == ".extern") {
       external = true;
     } else if (token == ".pragma") {
@@ -379,12 +436,14 @@ class BodyParser {
   void registers();
   void variables(Space space);
   void statement(std::string_view first, std::size_t begin);
+  void locate();
 
   Module& module_;
   Function& f_;
   Lexer in_;
   std::vector<Scope> scopes_;
-  Statement::Place place_, caller_;
+  const Location* location_ = nullptr;
+  std::map<std::array<int, 3>, const Location*> latest_;  // by file, line and column
 };
 
 Name BodyParser::find(std::string_view name) {
@@ -481,8 +540,7 @@ void BodyParser::variables(Space space) {
 void BodyParser::statement(std::string_view token, std::size_t begin) {
   Statement s;
   s.scope = scopes_.back().number;
-  s.place = place_;
-  s.caller = caller_;
+  s.location = location_;
   if (token == "@") {
     s.guard_negated = in_.accept("!");
     s.guard = find(in_.take()).slot;
@@ -492,13 +550,40 @@ void BodyParser::statement(std::string_view token, std::size_t begin) {
     dot = token.find('.', from);
     s.op.push_back(token.substr(from, dot - from));
   }
-  while (in_.peek() != ";") {
-    if (in_.done()) throw Refusal("cannot parse the PTX: " + f_.name + " has no end");
-    if (!in_.accept(",")) s.operands.push_back(operand());
+  try {
+    while (in_.peek() != ";" && !in_.done())
+      if (!in_.accept(",")) s.operands.push_back(operand());
+  } catch (const Refusal&) {  // as the decoder will say
+    s.operands.clear();
+    s.understood = false;
+    while (in_.peek() != ";" && !in_.done()) in_.take();
   }
+  if (in_.done()) throw Refusal("cannot parse the PTX: " + f_.name + " has no end");
   s.text = f_.body.substr(begin, in_.position() - begin + 1);
   in_.take();
   f_.statements.push_back(std::move(s));
+}
+
+// FILE LINE COLUMN[, function_name LABEL, inlined_at FILE LINE COLUMN]
+void BodyParser::locate() {
+  const auto place = [&] {
+    std::array<int, 3> numbers;
+    for (int& one : numbers) one = static_cast<int>(number(in_).bits);
+    return numbers;
+  };
+  const std::array<int, 3> here = place();
+  Location& location = f_.locations.emplace_back(Location{here[0], here[1], here[2], {}, nullptr});
+  if (location.line == 0 && location_) location.line = location_->line;
+  if (in_.accept(",")) {
+    in_.expect("function_name");
+    location.function = in_.take();
+    while (!in_.done() && !in_.accept("inlined_at")) in_.take();
+    const std::array<int, 3> caller = place();
+    const Location*& known = latest_[caller];
+    if (!known) known = &f_.locations.emplace_back(Location{caller[0], caller[1], caller[2], {}, nullptr});
+    location.caller = known;
+  }
+  location_ = latest_[here] = &location;
 }
 
 void BodyParser::parse() {
@@ -525,18 +610,7 @@ void BodyParser::parse() {
       scopes_.pop_back();
     } else if (token == ";") {
     } else if (token == ".loc") {
-      const auto place = [&] {
-        const int file = static_cast<int>(number(in_).bits), line = static_cast<int>(number(in_).bits);
-        number(in_);  // the column
-        return Statement::Place{file, line};
-      };
-      const Statement::Place location = place();
-      caller_ = {};
-      if (in_.accept(",")) {  // function_name LABEL + 4, inlined_at 1 60 3
-        while (!in_.done() && !in_.accept("inlined_at")) in_.take();
-        caller_ = place();
-      }
-      place_ = {location.file, location.line > 0 ? location.line : place_.line};
+      locate();
     } else if (token == ".pragma") {
       in_.skip_statement();
     } else if (token == ".reg") {

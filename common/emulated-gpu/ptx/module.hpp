@@ -32,12 +32,15 @@ enum class Type : std::uint8_t {
   e5m2x2,
   f16x2,
   bf16x2,
+  s16x2,
+  u16x2,
   f32,
   f64,
   b128
 };
 Type type_of(std::string_view name);  // "u32"; none if it is no type
 unsigned size_of(Type type);
+[[gnu::visibility("default")]] std::string demangled(const std::string& name);
 
 enum class Space : std::uint8_t { generic, global, constant, shared, local, param };
 
@@ -75,6 +78,12 @@ struct Operand {
   std::vector<Operand> parts;
 };
 
+struct Location {  // in the source, from .loc
+  int file = 0, line = 0, column = 0;
+  std::string_view function;         // if it was inlined, the label of its name in .debug_str
+  const Location* caller = nullptr;  // where it was inlined
+};
+
 struct Statement {
   std::vector<std::string_view> op;  // "ld", "global", "u32"
   std::string_view text;
@@ -82,10 +91,8 @@ struct Statement {
   int guard = -1;  // slot of the predicate
   bool guard_negated = false;
   int scope = 0;
-  struct Place {  // in the source, from .loc
-    int file = 0, line = 0;
-  };
-  Place place, caller;  // the caller, if the function of `place` is inlined
+  bool understood = true;  // else it has no operands here
+  const Location* location = nullptr;
 
   bool is(std::string_view part) const {
     for (const std::string_view one : op)
@@ -104,6 +111,7 @@ struct Function {
   std::deque<Variable> variables;
   std::vector<Type> slots;  // the types of the registers
   std::vector<Statement> statements;
+  std::deque<Location> locations;
   std::map<std::pair<int, std::string_view>, std::size_t> labels;            // scope, name: statement
   std::map<std::string_view, std::vector<std::string_view>> branch_targets;  // .branchtargets
   std::vector<int> parent_scope;
@@ -116,7 +124,8 @@ class Module {
   Function* function(std::string_view name);  // parsed; null if it has no body
   Variable* variable(std::string_view name);
   std::unordered_map<std::string, Variable>& variables() { return variables_; }
-  std::string file(int number) const;
+  // "FILE:LINE", and for an inlined function its name and where the program calls it; "" if that is not known.
+  std::string place(const Location* location) const;
   bool declares(std::string_view function) const { return functions_.count(std::string(function)) > 0; }
 
  private:
@@ -125,6 +134,7 @@ class Module {
   std::unordered_map<std::string, Function> functions_;
   std::unordered_map<std::string, Variable> variables_;
   std::map<int, std::string> files_;
+  std::string_view names_;  // .debug_str
 };
 
 }  // namespace emulated_gpu::ptx

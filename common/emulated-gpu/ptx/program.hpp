@@ -19,7 +19,16 @@ struct Range {
 
 // Why a kernel failed; `text` is one line with kernel, block, thread and instruction.
 struct [[gnu::visibility("default")]] Fault {
-  enum Kind { illegal_address, misaligned_address, trap, assertion, deadlock, stack_overflow, invalid_pc } kind;
+  enum Kind {
+    illegal_address,
+    misaligned_address,
+    trap,
+    assertion,
+    deadlock,
+    stack_overflow,
+    invalid_pc,
+    not_emulated
+  } kind;
   std::string text;
 };
 
@@ -50,6 +59,7 @@ struct Surroundings {
 struct Attributes {
   std::size_t shared = 0, local = 0, registers = 0;  // bytes of a block, bytes and 32-bit registers of a thread
   unsigned max_threads = 0;                          // of __launch_bounds__; 0: none
+  bool complete = true;                              // all its instructions are emulated
   std::size_t parameter_bytes = 0;
   std::vector<std::pair<std::size_t, std::size_t>> parameters;  // offset and size
 };
@@ -65,7 +75,7 @@ class [[gnu::visibility("default")]] Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Null if there is none; throws Refusal if the kernel has an instruction that is not supported.
+  // Null if there is none. A kernel that comes to an instruction that is not emulated fails there.
   const Kernel* kernel(const std::string& name);
   Range variable(const std::string& name);      // empty if there is none
   const std::vector<Range>& variables() const;  // sorted

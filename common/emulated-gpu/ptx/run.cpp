@@ -119,36 +119,19 @@ void need_registers(Warp& w, std::size_t bytes) {
 struct Group {
   u32 mask = 0, pc = 0, limit = ~0u, base = 0;  // limit: where the next others are
 };
-Group next_group(Warp& w, u32 ready, bool flat) {
-  Group g;
-  if (flat && !w.turn) {
-    u32 key[warp_size];
-    for (u32 l = 0; l < warp_size; ++l) key[l] = w.pc[l] | (ready >> l & 1 ? 0 : ~0u);
-    g.pc = ~0u;
-    for (u32 l = 0; l < warp_size; ++l) g.pc = std::min(g.pc, key[l]);
-    for (u32 l = 0; l < warp_size; ++l) g.mask |= u32{key[l] == g.pc} << l;
-    for (u32 l = 0; l < warp_size; ++l) g.limit = std::min(g.limit, key[l] == g.pc ? ~0u : key[l]);
-    return g;
+Group next_group(const Warp& w, u32 ready) {
+  u64 key[warp_size], least = ~u64{0};
+  for (u32 l = 0; l < warp_size; ++l) {
+    key[l] = ready >> l & 1 ? u64{~w.frame_base[l]} << 32 | w.pc[l] : ~u64{0};
+    least = std::min(least, key[l]);
   }
-  int lead = std::countr_zero(ready);
-  if (w.turn) {  // another group than the first, because that one may spin
-    const u32 rest = ready & ~((2u << (w.turn * 7 % warp_size)) - 1);
-    if (rest) lead = std::countr_zero(rest);
-    if (w.turn > 40) w.turn = 0;
-  } else {
-    for (u32 rest = ready & (ready - 1); rest; rest &= rest - 1) {
-      const int l = std::countr_zero(rest);
-      if (w.frame_base[l] > w.frame_base[lead] || (w.frame_base[l] == w.frame_base[lead] && w.pc[l] < w.pc[lead]))
-        lead = l;
-    }
-  }
-  g.pc = w.pc[lead];
-  g.base = w.frame_base[lead];
-  for (; ready; ready &= ready - 1) {
-    const int l = std::countr_zero(ready);
-    if (w.frame_base[l] != g.base) continue;
-    if (w.pc[l] == g.pc) g.mask |= 1u << l;
-    else if (w.pc[l] > g.pc) g.limit = std::min(g.limit, w.pc[l]);
+  // Another group than the first from time to time, because that one may spin.
+  if (const u32 rest = w.turn ? ready & ~((2u << (w.turn * 7 % warp_size)) - 1) : 0)
+    least = key[std::countr_zero(rest)];
+  Group g{0, static_cast<u32>(least), ~0u, ~static_cast<u32>(least >> 32)};
+  for (u32 l = 0; l < warp_size; ++l) {
+    g.mask |= u32{key[l] == least} << l;
+    if (key[l] > least && key[l] >> 32 == least >> 32) g.limit = std::min(g.limit, static_cast<u32>(key[l]));
   }
   return g;
 }
@@ -185,7 +168,6 @@ bool run_warp(Warp& w) {
   Block& block = *w.block;
   const Kernel& kernel = *c.kernel;
   const Instruction* const code = kernel.code.data();
-  const bool flat = kernel.functions.size() == 1;  // no calls
   int budget = backward_branches;
   u64 count = 0;
   struct Count {
@@ -203,7 +185,8 @@ bool run_warp(Warp& w) {
       ++w.turn;
       return true;
     }
-    const Group group = next_group(w, ready, flat);
+    const Group group = next_group(w, ready);
+    if (w.turn > 40) w.turn = 0;
     u32 pc = group.pc, mask = group.mask;
     w.base = reinterpret_cast<std::intptr_t>(w.registers) + group.base;
     do {
@@ -532,6 +515,7 @@ Attributes attributes(const Kernel& kernel) {
   a.local = kernel.functions[0].frame;
   a.registers = kernel.functions[0].registers / (warp_size * 4);
   a.max_threads = kernel.function->max_threads;
+  a.complete = std::ranges::none_of(kernel.code, [](const Instruction& i) { return i.run == not_emulated; });
   a.parameter_bytes = kernel.function->param_bytes;
   for (const Variable* param : kernel.function->params) a.parameters.push_back({param->offset, param->size});
   return a;

@@ -235,6 +235,55 @@ TEST_F(HostCuda, PropertiesAndAttributesAgree) {
   EXPECT_EQ(attribute(cudaDevAttrClusterLaunch), 0);
 }
 
+TEST_F(HostCuda, HintsAreAcceptedAndSmallCallsWork) {
+  EXPECT_OK(cudaDeviceSetCacheConfig(cudaFuncCachePreferL1));
+  int least = 1, greatest = 1, priority = 1;
+  EXPECT_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream{};
+  EXPECT_OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest - 1));
+  EXPECT_OK(cudaStreamGetPriority(stream, &priority));
+  EXPECT_EQ(priority, greatest) << "the nearest in the range";
+  int called = 0;
+  EXPECT_OK(cudaStreamAddCallback(
+      stream, [](cudaStream_t, cudaError_t code, void* data) { *static_cast<int*>(data) += code == cudaSuccess; },
+      &called, 0));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(called, 1);
+  EXPECT_OK(cudaStreamDestroy(stream));
+
+  void *pinned = nullptr, *seen = nullptr, *managed = nullptr;
+  EXPECT_OK(cudaHostAlloc(&pinned, 100, cudaHostAllocMapped));
+  EXPECT_OK(cudaHostGetDevicePointer(&seen, pinned, 0));
+  EXPECT_EQ(seen, pinned);
+  EXPECT_OK(cudaMallocManaged(&managed, 100));
+  EXPECT_OK(cudaStreamAttachMemAsync(nullptr, managed, 0, cudaMemAttachSingle));
+#if CUDART_VERSION >= 13000
+  const cudaMemLocation where{cudaMemLocationTypeDevice, {0}};
+  EXPECT_OK(cudaMemPrefetchAsync(managed, 100, where, 0, nullptr));
+  EXPECT_OK(cudaMemAdvise(managed, 100, cudaMemAdviseSetReadMostly, where));
+  expect_refused(cudaMemAdvise(pinned, 100, cudaMemAdviseSetReadMostly, where), cudaErrorInvalidValue,
+                 "not managed memory");
+#endif
+  void *const first = allocate(4), *second = nullptr;
+  EXPECT_OK(cudaSetDevice(1));
+  EXPECT_OK(cudaMalloc(&second, 4));
+  const int sent = 77;
+  int received = 0;
+  EXPECT_OK(cudaMemcpy(first, &sent, 4, cudaMemcpyDefault));
+  EXPECT_OK(cudaMemcpyPeer(second, 1, first, 0, 4));
+  EXPECT_OK(cudaMemcpy(&received, second, 4, cudaMemcpyDefault));
+  EXPECT_EQ(received, sent);
+  expect_refused(cudaMemcpyPeer(second, 0, first, 1, 4), cudaErrorInvalidValue,
+                 "the destination is memory of device 1, not 0");
+  EXPECT_OK(cudaDeviceEnablePeerAccess(0, 0));
+  EXPECT_OK(cudaDeviceDisablePeerAccess(0));
+  expect_refused(cudaDeviceDisablePeerAccess(0), cudaErrorPeerAccessNotEnabled, "device 1 has no access to device 0");
+  EXPECT_OK(cudaFree(second));
+  EXPECT_OK(cudaSetDevice(0));
+  EXPECT_OK(cudaFree(managed));
+  EXPECT_OK(cudaFreeHost(pinned));
+}
+
 // What nvcc puts into a program, with machine code only: `nvcc -gencode arch=compute_90,code=sm_90`.
 extern "C" void** __cudaRegisterFatBinary(void*);
 extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,

@@ -1,5 +1,7 @@
 // Faults of kernels: each has CUDA's error until the process ends. A separate process makes each of them. These are
 // those that planted_mistakes.cu does not make, and one of each kind of error.
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <gtest/gtest.h>
 
 #undef NDEBUG
@@ -51,6 +53,19 @@ __global__ void no_race(int* p) {
   s[threadIdx.x] = sum;
   __syncwarp();
   p[threadIdx.x] = s[threadIdx.x ^ 3];
+}
+__global__ void one_flag(int* p, bool same) {
+  __shared__ int found;
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  if (threadIdx.x % 3 == 0) found = same ? 1 : threadIdx.x;
+  __syncthreads();
+  p[threadIdx.x] = found;
+}
+__global__ void tile_of_two_warps(int* p) {
+  __shared__ cooperative_groups::block_tile_memory<64> memory;
+  const auto tile = cooperative_groups::tiled_partition<64>(cooperative_groups::this_thread_block(memory));
+  p[threadIdx.x] = cooperative_groups::reduce(tile, int(threadIdx.x), cooperative_groups::plus<int>());
 }
 int* memory(std::size_t count) {
   int* p = nullptr;
@@ -131,6 +146,13 @@ TEST(Faults, ABufferBeforeItsCopyHasArrived) {
 TEST(Check, FindsARaceOfLanesAndAcceptsBarriers) {
   expect_fault([] { race_of_lanes<<<1, 32>>>(memory(32)); }, cudaErrorLaunchFailure, "race on shared memory", true);
   expect_fault([] { no_race<<<1, 64>>>(memory(64)); }, cudaSuccess, "", true);
+}
+TEST(Check, AcceptsThreadsThatWriteTheSameValue) {
+  expect_fault([] { one_flag<<<1, 64>>>(memory(64), true); }, cudaSuccess, "", true);
+  expect_fault([] { one_flag<<<1, 64>>>(memory(64), false); }, cudaErrorLaunchFailure, "race on shared memory", true);
+}
+TEST(Check, AcceptsReleaseAndAcquire) {
+  expect_fault([] { tile_of_two_warps<<<1, 64>>>(memory(64)); }, cudaSuccess, "", true);
 }
 TEST(Check, IsOffByDefault) {
   expect_fault([] { race_of_lanes<<<1, 32>>>(memory(32)); }, cudaSuccess, "");

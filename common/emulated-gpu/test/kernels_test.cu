@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+#include <cuda_pipeline.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -97,6 +99,10 @@ void compare(const char* name, D device, H host) {
                                       << +wanted;
   }
 }
+template <class T, class R, class F>
+void compare_same(const char* name, F f) {
+  compare<T, R>(name, f, f);
+}
 
 __global__ void angles(const double* in, double* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -142,16 +148,12 @@ u32 dot(u32 a, u32 b, u32 c, Part part) {
   return c;
 }
 void compare_integers() {
-  COMPARE_32(u32, "r", "add.u32 %0, %1, %2;", a + b);
-  COMPARE_32(u32, "r", "mad.lo.u32 %0, %1, %2, %3;", a * b + c);
   COMPARE_32(u32, "r", "mul.hi.u32 %0, %1, %2;", static_cast<u32>(u64{a} * b >> 32));
   COMPARE_32(s32, "r", "mul.hi.s32 %0, %1, %2;", static_cast<s32>(s64{a} * b >> 32));
   COMPARE_32(s32, "r", "mad.hi.s32 %0, %1, %2, %3;",
              static_cast<s32>(static_cast<u32>(s64{a} * b >> 32) + static_cast<u32>(c)));
   COMPARE_32(s32, "r", "div.s32 %0, %1, %2;", b == 0 ? -1 : static_cast<s32>(s64{a} / b));
   COMPARE_32(u32, "r", "rem.u32 %0, %1, %2;", b == 0 ? a : a % b);
-  COMPARE_32(s32, "r", "min.s32 %0, %1, %2;", std::min(a, b));
-  COMPARE_32(u32, "r", "max.u32 %0, %1, %2;", std::max(a, b));
   COMPARE_32(u32, "r", "shl.b32 %0, %1, %2;", b > 31 ? 0 : a << b);
   COMPARE_32(s32, "r", "shr.s32 %0, %1, %2;", a >> std::min<u32>(static_cast<u32>(b), 31));
   COMPARE_32(u32, "r", "shf.l.wrap.b32 %0, %1, %2, %3;", static_cast<u32>((u64{b} << 32 | a) << (c & 31) >> 32));
@@ -182,7 +184,6 @@ void compare_integers() {
   COMPARE_32(u64, "l", "{ .reg.b64 t; add.cc.u64 t, %1, %2; addc.u64 %0, %3, %1; }", c + a + (a + b < a));
   COMPARE_32(u64, "l", "{ .reg.b64 t; sub.cc.u64 t, %1, %2; subc.u64 %0, %3, %1; }", c - a - (a < b));
   COMPARE_32(u32, "r", "{ .reg.b32 t; sub.cc.u32 t, %1, %2; addc.u32 %0, %3, 0; }", c + (a >= b));
-  COMPARE_32(u64, "l", "mad.lo.u64 %0, %1, %2, %3;", a * b + c);
   COMPARE_32(s64, "l", "mul.hi.s64 %0, %1, %2;", static_cast<s64>(static_cast<__int128>(a) * b >> 64));
   COMPARE_32(u64, "l", "div.u64 %0, %1, %2;", b == 0 ? ~u64{0} : a / b);
   COMPARE_32(s64, "l", "abs.s64 %0, %1;", a < 0 ? static_cast<s64>(0 - static_cast<u64>(a)) : a);
@@ -195,31 +196,17 @@ auto rounded(int mode, F f) {
   std::fesetround(FE_TONEAREST);
   return value;
 }
-#define COMPARE_ROUNDED(T, constraint, op, expression)           \
-  COMPARE_32(T, constraint, op(rn), rounded(FE_TONEAREST, [&] {  \
-               volatile T x = a, y = b, z = c;                   \
-               (void)z;                                          \
-               (void)y;                                          \
-               return T{expression};                             \
-             }));                                                \
-  COMPARE_32(T, constraint, op(rz), rounded(FE_TOWARDZERO, [&] { \
-               volatile T x = a, y = b, z = c;                   \
-               (void)z;                                          \
-               (void)y;                                          \
-               return T{expression};                             \
-             }));                                                \
-  COMPARE_32(T, constraint, op(rm), rounded(FE_DOWNWARD, [&] {   \
-               volatile T x = a, y = b, z = c;                   \
-               (void)z;                                          \
-               (void)y;                                          \
-               return T{expression};                             \
-             }));                                                \
-  COMPARE_32(T, constraint, op(rp), rounded(FE_UPWARD, [&] {     \
-               volatile T x = a, y = b, z = c;                   \
-               (void)z;                                          \
-               (void)y;                                          \
-               return T{expression};                             \
+#define COMPARE_IN_MODE(T, constraint, text, mode, expression) \
+  COMPARE_32(T, constraint, text, rounded(mode, [&] {          \
+               volatile T x = a, y = b, z = c;                 \
+               (void)z, (void)y;                               \
+               return T{expression};                           \
              }))
+#define COMPARE_ROUNDED(T, constraint, op, expression)               \
+  COMPARE_IN_MODE(T, constraint, op(rn), FE_TONEAREST, expression);  \
+  COMPARE_IN_MODE(T, constraint, op(rz), FE_TOWARDZERO, expression); \
+  COMPARE_IN_MODE(T, constraint, op(rm), FE_DOWNWARD, expression);   \
+  COMPARE_IN_MODE(T, constraint, op(rp), FE_UPWARD, expression)
 #define ADD_F32(r) "add." #r ".f32 %0, %1, %2;"
 #define MUL_F32(r) "mul." #r ".f32 %0, %1, %2;"
 #define DIV_F32(r) "div." #r ".f32 %0, %1, %2;"
@@ -305,23 +292,17 @@ void compare_conversions() {
 __host__ __device__ u32 bits_of(__half h) { return __half_as_ushort(h); }
 __host__ __device__ u32 bits_of(__nv_bfloat16 b) { return __bfloat16_as_ushort(b); }
 void compare_small_floats() {
-  compare<float, u32>(
-      "f32 to f16 and bf16",
-      [] __device__(float a, float, float) {
-        return bits_of(__float2half_rn(a)) << 16 | bits_of(__float2bfloat16_rn(a));
-      },
-      [](float a, float, float) { return bits_of(__float2half_rn(a)) << 16 | bits_of(__float2bfloat16_rn(a)); });
-  compare<float, u32>(
-      "f32 to f16, rounded up and to zero",
-      [] __device__(float a, float, float) { return bits_of(__float2half_ru(a)) << 16 | bits_of(__float2half_rz(a)); },
-      [](float a, float, float) { return bits_of(__float2half_ru(a)) << 16 | bits_of(__float2half_rz(a)); });
-  compare<double, u32>(
-      "f64 to f16", [] __device__(double a, double, double) { return bits_of(__double2half(a)); },
-      [](double a, double, double) { return bits_of(__double2half(a)); });
-  compare<u32, float>(
-      "f16 to f32",
-      [] __device__(u32 a, u32, u32) { return __half2float(__ushort_as_half(static_cast<unsigned short>(a))); },
-      [](u32 a, u32, u32) { return __half2float(__ushort_as_half(static_cast<unsigned short>(a))); });
+  compare_same<float, u32>("f32 to f16 and bf16", [] __host__ __device__(float a, float, float) {
+    return bits_of(__float2half_rn(a)) << 16 | bits_of(__float2bfloat16_rn(a));
+  });
+  compare_same<float, u32>("f32 to f16, rounded up and to zero", [] __host__ __device__(float a, float, float) {
+    return bits_of(__float2half_ru(a)) << 16 | bits_of(__float2half_rz(a));
+  });
+  compare_same<double, u32>("f64 to f16",
+                            [] __host__ __device__(double a, double, double) { return bits_of(__double2half(a)); });
+  compare_same<u32, float>("f16 to f32", [] __host__ __device__(u32 a, u32, u32) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(a)));
+  });
   compare<u32, u32>(
       "sums of f16x2",
       [] __device__(u32 a, u32 b, u32) {
@@ -353,26 +334,14 @@ void compare_small_floats() {
         std::fesetround(FE_TONEAREST);
         return bits_of(__double2bfloat16(std::bit_cast<double>(std::bit_cast<u64>(double{sum}) | u64{odd})));
       });
-  compare<float, u32>(
-      "f32 to e4m3 and e5m2",
-      [] __device__(float a, float b, float) {
-        return u32{__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3)} << 16 |
-               __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
-      },
-      [](float a, float b, float) {
-        return u32{__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3)} << 16 |
-               __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
-      });
-  compare<u32, u32>(
-      "e4m3 and e5m2 to f16",
-      [] __device__(u32 a, u32, u32) {
-        return u32{__half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E4M3)).x} << 16 |
-               __half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E5M2)).x;
-      },
-      [](u32 a, u32, u32) {
-        return u32{__half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E4M3)).x} << 16 |
-               __half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E5M2)).x;
-      });
+  compare_same<float, u32>("f32 to e4m3 and e5m2", [] __host__ __device__(float a, float b, float) {
+    return u32{__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3)} << 16 |
+           __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
+  });
+  compare_same<u32, u32>("e4m3 and e5m2 to f16", [] __host__ __device__(u32 a, u32, u32) {
+    return u32{__half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E4M3)).x} << 16 |
+           __half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E5M2)).x;
+  });
 }
 
 }  // namespace
@@ -716,16 +685,63 @@ TEST(Launches, Print) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "0 of 5:  1.67 text 123456789abc x%\n1 of 5:  1.67 text 123456789abc x%\n");
 }
-__global__ void unsupported() {
-  __shared__ u64 barrier;
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<u32>(__cvta_generic_to_shared(&barrier))));
+__global__ void not_emulated(bool comes, int* done) {
+  if (comes) {
+    __shared__ u64 barrier;
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<u32>(__cvta_generic_to_shared(&barrier))));
+    free(malloc(16));
+  }
+  *done = 1;
 }
-TEST(Launches, RefuseAnInstructionByName) {
+// The launch fails if the kernel comes to the instruction, and later launches do not.
+TEST(Launches, WhatIsNotEmulatedFailsWhenItIsReached) {
+  Buffer<int> done(std::vector{0});
+  not_emulated<<<1, 1>>>(false, done.data);
+  EXPECT_EQ(done.values(), std::vector{1});
   testing::internal::CaptureStderr();
-  unsupported<<<1, 1>>>();
+  for (int n = 0; n < 2; ++n) {
+    not_emulated<<<1, 1>>>(true, done.data);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
+  }
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(std::regex_match(
+      said, std::regex("emulated-gpu: kernel not_emulated\\(bool, int\\*\\), block \\(0,0,0\\), thread \\(0,0,0\\): "
+                       "cuda::barrier in shared memory is not emulated: mbarrier.init.*kernels_test.cu:[0-9]+\\)\n")))
+      << said << "must be one line";
+  EXPECT_EQ(done.values(), std::vector{1});
+}
+__global__ void copies_in_a_library(const int* in, int* out) {
+  __shared__ alignas(16) int s[4];
+  __pipeline_memcpy_async(s, in, 16);
+  *out = s[3];
+}
+TEST(Launches, TheMessageNamesTheFunctionThatTheProgramCalls) {
+  Buffer<int> in(4), out(1);
+  testing::internal::CaptureStderr();
+  copies_in_a_library<<<1, 1>>>(in.data, out.data);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("kernel unsupported() has an instruction that is not supported: mbarrier.init"),
-            std::string::npos)
+  EXPECT_TRUE(
+      std::regex_search(said, std::regex("asynchronous copies .* are not emulated: cp.async.*pipeline.*:[0-9]+ in "
+                                         "__pipeline_memcpy_async, called at .*kernels_test.cu:[0-9]+\\)\n")))
       << said;
+}
+__global__ void uses_half(__half2* pair) {
+  const __half2 one = hexp(__half(0)) > __half(0) ? __half2half2(__half(1)) : __half2half2(__half(7));
+  atomicAdd(pair, __hmul2(one, __heq2(one, one)));
+}
+TEST(Launches, AtomicsAndComparisonsOfHalf) {
+  Buffer<__half2> sum(1);
+  uses_half<<<2, 64>>>(sum.data);
+  EXPECT_EQ(__low2float(sum.values()[0]), 128);
+  EXPECT_EQ(__high2float(sum.values()[0]), 128);
+}
+__global__ void words(u32 a, u32 b, u32* o) {
+  o[0] = __vabsdiffu4(a, b), o[1] = __vsadu2(a, b), o[2] = __vmaxs2(a, b), o[3] = __fns(a, 0, 3);
+}
+TEST(Launches, SmallFunctionsOfWords) {
+  Buffer<u32> out(4);
+  words<<<1, 1>>>(0x01f0ff03u, 0x05f00280u, out.data);
+  EXPECT_EQ(out.values(), (std::vector{0x0400fd7du, 0x400u + 0xfc83u, 0x05f00280u, 8u}));
 }

@@ -63,13 +63,6 @@ __global__ void stencil(bool right, float* out, const float* in) {
   for (int i = index(); i < n - 1; i += blockDim.x * gridDim.x)
     if (i > 0 || !right) out[i] = in[i - 1] + in[i] + in[i + 1];  // mistake: edge_of_stencil
 }
-__global__ void clear_rows(bool right, float* rows, std::size_t pitch, int width) {
-  float* const row = rows + blockIdx.x * (right ? pitch / sizeof(float) : pitch);
-  if (threadIdx.x < width) row[threadIdx.x] = 0;  // mistake: pitch_in_elements
-}
-__global__ void set_to_one(bool right, int* p) {
-  p[blockIdx.x * (right ? blockDim.x : gridDim.x) + threadIdx.x] = 1;  // mistake: grid_for_block
-}
 __global__ void count_digits(bool right, int* out, const int* values) {
   int counts[10] = {};
   for (int k = 0; k < 20; ++k) ++counts[values[k] % (right ? 10 : 11)];  // mistake: array_too_small
@@ -154,9 +147,6 @@ __global__ void sum_of_lanes(bool right, float* out, const float* in, int count)
   __syncthreads();
   if (threadIdx.x == 0) *out = value;
 }
-__global__ void count_all(int* counts, const int* values) {
-  atomicAdd(&counts[values[threadIdx.x] % 8], 1);  // mistake: counters_not_set
-}
 __global__ void require_positive(const float* x) {
   assert(x[threadIdx.x] > 0);  // mistake: assertion
 }
@@ -236,18 +226,6 @@ void scale_unset(bool right) {
   if (right) set_all<<<blocks, threads>>>(x);
   scale<<<blocks, threads>>>(x);
 }
-void clear(bool right) {
-  float* rows = nullptr;
-  std::size_t pitch = 0;
-  check(cudaMallocPitch(&rows, &pitch, 100 * sizeof(float), 30));
-  clear_rows<<<30, 128>>>(right, rows, pitch, 100);
-  check(cudaFree(rows));
-}
-void count(bool right) {
-  const Buffer<int> counts(8);
-  if (right) check(cudaMemset(counts, 0, 8 * sizeof(int)));
-  count_all<<<1, 32>>>(counts, zeros());
-}
 void copy_back(cudaMemcpyKind kind, std::size_t bytes) {
   std::vector<double> host(n);
   check(cudaMemcpy(host.data(), ones(), bytes, kind));  // mistake: copy_back
@@ -256,11 +234,6 @@ void leak_buffer(bool right) {
   float* x = nullptr;
   check(cudaMalloc(&x, n * sizeof(float)));
   if (right) check(cudaFree(x));
-}
-void leak_stream(bool right) {
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreate(&stream));
-  if (right) check(cudaStreamDestroy(stream));
 }
 void start_large_block(bool right) {
   const dim3 block(right ? 32 : 33, 32);
@@ -274,8 +247,6 @@ void use_much_shared_memory(bool right) {
 const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"less_or_equal", [](bool right) { add<<<blocks, threads>>>(right, ones(), ones()); }},
     {"edge_of_stencil", [](bool right) { stencil<<<2, threads>>>(right, ones(), ones()); }},
-    {"pitch_in_elements", clear},
-    {"grid_for_block", [](bool right) { set_to_one<<<64, 16>>>(right, zeros(64 * 16)); }},
     {"array_too_small", [](bool right) { count_digits<<<1, 32>>>(right, zeros(), Buffer<int>(20, 10)); }},
     {"negative_index", [](bool right) { delay<<<1, 1>>>(right, zeros(), zeros()); }},
     {"variable_too_small", [](bool right) { fill_table<<<1, 64>>>(right); }},
@@ -288,7 +259,6 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"shared_not_set", [](bool right) { first_of_warps<<<1, threads>>>(right, ones(), ones()); }},
     {"no_atomic", [](bool right) { histogram<<<1, threads>>>(right, zeros(), zeros()); }},
     {"lanes_missing", [](bool right) { sum_of_lanes<<<1, 32>>>(right, ones(), ones(), 20); }},
-    {"counters_not_set", count},
     {"assertion", [](bool right) { require_positive<<<1, 32>>>(Buffer<float>(32, right ? 1 : -1)); }},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
     {"host_pointer",
@@ -307,7 +277,6 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"too_many_threads", start_large_block},
     {"too_much_shared", use_much_shared_memory},
     {"leaked_buffer", leak_buffer},
-    {"leaked_stream", leak_stream},
 };
 
 int main(int argc, char** argv) try {

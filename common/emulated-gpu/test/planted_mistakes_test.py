@@ -27,8 +27,6 @@ unset = "read of memory that was never written"
 reports = {
     "less_or_equal": fault("add", "3,0,0", "232,0,0", ".* the first byte after a buffer of 4000 bytes"),
     "edge_of_stencil": fault("stencil", "0,0,0", "0,0,0", ".* 4 bytes before a buffer of 4000 bytes"),
-    "pitch_in_elements": fault("clear_rows", r"\d+,0,0", r"\d+,0,0", "access of 4 bytes at .* a buffer"),
-    "grid_for_block": fault("set_to_one", "16,0,0", "0,0,0", ".* the first byte after a buffer of 4096 bytes"),
     "array_too_small": fault("count_digits", "0,0,0", "0,0,0", unset),
     "negative_index": fault("delay", "0,0,0", "0,0,0", ".* outside the thread's own local memory"),
     "variable_too_small": fault("fill_table", "0,0,0", "32,0,0", ".* the first byte after a buffer of 128 bytes"),
@@ -40,7 +38,6 @@ reports = {
     "shared_not_set": fault("first_of_warps", "0,0,0", "8,0,0", unset),
     "no_atomic": fault("histogram", "0,0,0", r"\d+,0,0", race.format("(read|write)", "(read|write)")),
     "lanes_missing": fault("sum_of_lanes", "0,0,0", "0,0,0", "waits forever, because thread .20,0,0. waits at bar"),
-    "counters_not_set": fault("count_all", "0,0,0", "0,0,0", unset),
     "assertion": r"kernel require_positive\(.*thread \(0,0,0\): .*LINE: .*Assertion `x\[threadIdx.x\] > 0` failed",
     "null_pointer": of_scale(".* a null pointer"),
     "host_pointer": of_scale(".* memory of the host"),
@@ -58,7 +55,6 @@ reports = {
     "too_many_threads": call("cudaLaunchKernel", r"set_all\(.*blocks of \(33,32,1\) threads"),
     "too_much_shared": call("cudaLaunchKernel", r"rotate\(.* 60000 bytes of static and dynamic shared memory"),
     "leaked_buffer": "leaked at exit: 1 buffer$",
-    "leaked_stream": "leaked at exit: 1 stream$",
 }
 markers = {}
 with open(os.path.splitext(os.path.abspath(__file__))[0].removesuffix("_test") + ".cu", encoding="utf-8") as source:
