@@ -1,5 +1,4 @@
-// device.hpp: where the emulated libraries meet: the runtime's functions for kernels, cuBLAS, NCCL and NVML, beside
-// CUDA's.
+// device.hpp: where the emulated libraries meet: the runtime's functions for kernels, cuBLAS and NCCL, beside CUDA's.
 #pragma once
 
 #include <cuda_runtime_api.h>

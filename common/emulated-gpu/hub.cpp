@@ -42,7 +42,7 @@ using Bytes = std::vector<std::byte>;
 
 // What a rank says about itself when it joins.
 struct Hello {
-  std::string id, session, call, who, process, machine, shrink_hub;
+  std::string id, session, call, who, process, machine;
   int rank = 0, size = 0, device = 0;
 };
 // Throws json::exception if a part is missing or of another type.
@@ -52,8 +52,7 @@ void from_json(const json& j, Hello& hello) {
                                   {"call", &hello.call},
                                   {"who", &hello.who},
                                   {"process", &hello.process},
-                                  {"machine", &hello.machine},
-                                  {"shrink_hub", &hello.shrink_hub}})
+                                  {"machine", &hello.machine}})
     j.at(key).get_to(*text);
   for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
     j.at(key).get_to(*number);
@@ -168,10 +167,7 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
 
 void Session::start() {
   started_ = true;
-  json shrink_hubs = json::array();
-  for (const Participant& one : participants_) shrink_hubs.push_back(one.hello.shrink_hub);
-  const std::string welcome = json{{"shrink_hubs", shrink_hubs}, {"machine", own_machine()}}.dump();
-  for (const Participant& one : participants_) one.connection->send(Kind::welcome, welcome);
+  for (const Participant& one : participants_) one.connection->send(Kind::welcome, own_machine());
 }
 
 void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
@@ -424,7 +420,6 @@ class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
   }
 
   const std::string& id() const override { return id_; }
-  void close() override { shutdown(fd_.get(), SHUT_RDWR); }
 
   void run() {
     std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
@@ -457,23 +452,22 @@ struct Hubs {
 
 void RealHub::accept_all() {
   pollfd waiting{fd_.get(), POLLIN, 0};
-  for (bool anybody = false, closed = false;;) {
+  for (bool anybody = false;;) {
     {
       const std::lock_guard lock(mutex_);
-      bool ended = closed || !sessions_.empty();
+      bool ended = !sessions_.empty();
       for (const auto& [name, session] : sessions_) {
         session->look_at_the_clock();
         ended = ended && session->ended();
       }
       if (ended) return;
     }
-    if (poll(&waiting, closed ? 0 : 1, anybody ? 100 : -1) <= 0) continue;
+    if (poll(&waiting, 1, anybody ? 100 : -1) <= 0) continue;
     anybody = true;
     Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) {
-      closed = errno == EINVAL;  // close()
       // The connection stays in the queue while the process has no descriptor or no memory for it.
-      if (!closed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
     }
     const int on = 1;

@@ -13,7 +13,6 @@ class Hub {
   static std::shared_ptr<Hub> make(std::string& error);
   virtual ~Hub() = default;
   virtual const std::string& id() const = 0;  // "emulated-gpu HOST:PORT SECRET": all that a rank needs to find it
-  virtual void close() = 0;                   // accepts no more ranks
 };
 
 // The first word of every id.

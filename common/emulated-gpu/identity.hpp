@@ -1,4 +1,4 @@
-// identity.hpp: the devices of this machine as both CUDA and NVML name them. A device is its number here.
+// identity.hpp: the devices of this machine as CUDA names them. A device is its number here.
 #pragma once
 
 #include <fmt/format.h>

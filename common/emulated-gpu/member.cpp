@@ -82,15 +82,12 @@ void end_wait(const void* what) {
 
 Member::~Member() {
   end_wait(this);
-  if (shrink_hub_) shrink_hub_->close();
   if (job_.joinable()) job_.detach();
 }
 
 void Member::join(const std::string& id, const std::string& session) {
-  communicator_id_ = id + session;
-  std::string error;
-  shrink_hub_ = Hub::make(error);
-  if (!shrink_hub_) throw NcclError{ncclSystemError, error};
+  hub_ = id;
+  session_ = session;
   const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
   auto fd = connect_to(address);
   if (!fd)
@@ -111,24 +108,14 @@ void Member::join(const std::string& id, const std::string& session) {
                                 {"who", fmt::format("host {}, pid {}", host_name(), getpid())},
                                 {"process", process_token()},
                                 {"machine", machine_},
-                                {"device", physical_device(device_)},
-                                {"shrink_hub", shrink_hub_->id()}};
+                                {"device", physical_device(device_)}};
   connection->send(Kind::hello, hello.dump());
   Frame frame;
   std::string text;
   if (!connection->receive(frame) || frame.payload > most_text_bytes || !connection->receive(text, frame.payload))
     throw NcclError{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
   if (frame.kind != Kind::welcome) throw NcclError{static_cast<ncclResult_t>(frame.code), text};
-  try {
-    const auto welcome = nlohmann::json::parse(text);
-    welcome.at("shrink_hubs").get_to(shrink_hubs_);
-    welcome.at("machine").get_to(hub_machine_);
-  } catch (const nlohmann::json::exception&) {
-    shrink_hubs_.clear();
-  }
-  if (shrink_hubs_.size() != static_cast<std::size_t>(size_))
-    throw NcclError{ncclRemoteError, fmt::format("{}: what listens at {} is not the process that created the unique id",
-                                                 call_, address)};
+  hub_machine_ = text;
   const std::lock_guard lock(mutex_);
   if (stopped_) throw NcclError{ncclInternalError, call_ + ": aborted"};
   ready_ = reading_ = true;
@@ -378,7 +365,7 @@ void Member::finalize(const char* call) {
   finalized_ = true;
 }
 
-void Member::stop(Kind how, bool for_good) {
+void Member::stop(Kind how) {
   std::shared_ptr<Connection> connection;
   std::shared_ptr<Member> child;
   std::thread reader;
@@ -389,7 +376,7 @@ void Member::stop(Kind how, bool for_good) {
       connection = connection_;
       reader = std::move(reader_);
     }
-    ended_ = ended_ || for_good;
+    ended_ = true;
     child = child_;
     changed_.notify_all();
   }
@@ -401,8 +388,7 @@ void Member::stop(Kind how, bool for_good) {
   if (reader.joinable()) reader.join();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !in_progress_ && !reading_ && inside_ == 0; });
-  if (for_good) wait_for_graphs(lock, "ncclCommAbort");
-  if (for_good && shrink_hub_) shrink_hub_->close();
+  wait_for_graphs(lock, "ncclCommAbort");
 }
 
 }  // namespace emulated_gpu

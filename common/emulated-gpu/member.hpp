@@ -55,7 +55,8 @@ class Member : public std::enable_shared_from_this<Member> {
   int size() const { return size_; }
   int device() const { return device_; }
   bool blocking() const { return blocking_; }
-  const std::string& communicator_id() const { return communicator_id_; }
+  const std::string& hub() const { return hub_; }  // the unique id
+  std::string communicator_id() const { return hub_ + session_; }
 
   // Connects to the hub of `id` and waits for the other ranks.
   void join(const std::string& id, const std::string& session);
@@ -78,15 +79,13 @@ class Member : public std::enable_shared_from_this<Member> {
 
   // A unique id, for a communicator that is made out of this one, of a hub in the process of `rank`, and names for its
   // sessions.
-  std::string shrink_hub_id_of(int rank) const { return shrink_hubs_[static_cast<std::size_t>(rank)]; }
-  std::string next_child(const char* what) { return what + std::string(" ") + std::to_string(++children_); }
+  std::string next_child() { return session_ + "/" + std::to_string(++children_); }
   // An abort of this communicator also aborts `child`, which is joining.
   void set_child(std::shared_ptr<Member> child);
 
   void finalize(const char* call);
-  void end_operations() { stop(Kind::aborted, false); }  // the communicator cannot be used any more
-  void destroy() { stop(Kind::goodbye, true); }
-  void abort() { stop(Kind::aborted, true); }
+  void destroy() { stop(Kind::goodbye); }
+  void abort() { stop(Kind::aborted); }
 
   // Reductions and buffers of this communicator; guarded by operators_mutex.
   struct Operator {
@@ -123,17 +122,15 @@ class Member : public std::enable_shared_from_this<Member> {
   bool transact(const std::vector<Call>& calls, bool of_stream);
   void read();
   void fail(const NcclError& failure);
-  void stop(Kind how, bool for_good);
+  void stop(Kind how);
 
   const std::string call_;
   const int rank_, size_;
   const int device_;
   const bool blocking_;
   const std::string machine_;
-  std::string communicator_id_;
-  std::vector<std::string> shrink_hubs_;
+  std::string hub_, session_;
   std::string hub_machine_;
-  std::shared_ptr<Hub> shrink_hub_ = nullptr;
   std::atomic<int> children_{0};
   std::thread reader_, job_;
 

@@ -33,7 +33,8 @@ void report_access(int, siginfo_t* info, void*) {
                            found->second.bytes, found->second.device);
       machine.mutex.unlock();
     }
-    say(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here", info->si_addr, what));
+    say(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here",
+                    info->si_addr, what));
   }
   if (address - device_addresses.begin - device_addresses.bytes < device_addresses.bytes)  // its second mapping
     say(fmt::format("work of a stream used device memory at {:#x} after cudaFreeAsync had freed it on another stream",

@@ -357,11 +357,11 @@ ncclResult_t initialize(const std::string& call, ncclComm_t* comm, int size, con
 }
 
 // Waits, inside a job of `parent`, until `child` has joined.
-void join_from(const std::shared_ptr<Member>& parent, const std::shared_ptr<Member>& child, const std::string& id,
+void join_from(const std::shared_ptr<Member>& parent, const std::shared_ptr<Member>& child,
                const std::string& session) {
   parent->set_child(child);
   try {
-    child->join(id, session);
+    child->join(parent->hub(), session);
   } catch (const NcclError&) {
     parent->set_child(nullptr);
     throw;
@@ -508,7 +508,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     return begin(made, parent, call, [=] {
       const std::array color_and_key = {color, key};
       const auto bytes = parent->exchange(Op::split, std::as_bytes(std::span(color_and_key)));
-      const std::string session = fmt::format("{} color {}", parent->next_child("split"), color);
+      const std::string session = fmt::format("{} color {}", parent->next_child(), color);
       if (color == NCCL_SPLIT_NOCOLOR) return;
       std::vector<std::pair<int, int>> ranks;  // key, rank of the parent
       for (int rank = 0; rank < parent->size(); ++rank) {
@@ -520,48 +520,11 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
       const auto place = std::ranges::find(ranks, std::pair(key, parent->rank())) - ranks.begin();
       const auto child = std::make_shared<Member>(call, static_cast<int>(place), static_cast<int>(ranks.size()),
                                                   parent->device(), blocking);
-      join_from(parent, child, parent->shrink_hub_id_of(ranks[0].second), session);
+      join_from(parent, child, session);
       *made = new_handle(child);
     });
   });
 }
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made, ncclConfig_t* config,
-                            int flags) {
-  return guarded([&] {
-    const std::string call = "ncclCommShrink";
-    const auto parent = member_of(comm, call);
-    require(made && excluded, ncclInvalidArgument, call + ": a null pointer");
-    *made = nullptr;
-    const bool blocking = checked(call, config, parent).blocking;
-    std::vector<int> survivors;
-    for (int rank = 0; rank < parent->size(); ++rank)
-      if (std::find(excluded, excluded + count, rank) == excluded + count) survivors.push_back(rank);
-    const auto survivor = std::ranges::find(survivors, parent->rank());
-    require(count > 0 &&
-                survivors.size() + static_cast<std::size_t>(count) == static_cast<std::size_t>(parent->size()) &&
-                survivor != survivors.end(),
-            ncclInvalidArgument,
-            fmt::format("{} on rank {}: excluded must list other ranks of the communicator, each once", call,
-                        parent->rank()));
-    if (flags & NCCL_SHRINK_ABORT) {
-      const NcclError state = parent->state();  // as in NCCL, an abort does not clear an error
-      require(state.code == ncclSuccess || state.code == ncclInProgress, state.code,
-              call + ": the communicator has failed: " + state.text);
-      parent->end_operations();
-    } else {
-      parent->require_ready(call);
-    }
-    const auto child = std::make_shared<Member>(call, static_cast<int>(survivor - survivors.begin()),
-                                                static_cast<int>(survivors.size()), parent->device(), blocking);
-    return begin(made, parent, call,
-                 [=, id = parent->shrink_hub_id_of(survivors[0]), session = parent->next_child("shrink")] {
-                   join_from(parent, child, id, session);
-                   *made = new_handle(child);
-                 });
-  });
-}
-#endif
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   return ask("ncclCommCount", comm, count, [](const Member& member) { return member.size(); });
 }

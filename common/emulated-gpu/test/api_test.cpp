@@ -1,24 +1,16 @@
 // All of NCCL's interface, for programs that are not ours: the functions and types that no program of this repository
 // uses. Bits of 8-bit floats are written out, so that the test does not depend on the conversions that it tests.
-#include "../wire.hpp"
 #include "cuda.hpp"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
-#include <latch>
 #include <set>
 #include <string>
 #include <thread>

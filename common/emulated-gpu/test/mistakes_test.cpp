@@ -257,14 +257,6 @@ const std::vector<Mistake> mistakes = {
      },
      {"rank 0: code 4: invalid argument: ncclAllReduce: the call before it is still "
       "in progress: wait until ncclCommGetAsyncError says ncclSuccess"}},
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    {"shrink_without_itself",
-     started([](Rank& r) {
-       ncclComm_t rest{};
-       r.hear(ncclCommShrink(r.comm, &r.number, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT));
-     }),
-     {"ncclCommShrink on rank 1: excluded must list other ranks of the communicator, each once"}},
-#endif
     {"missing_rank",
      [](Rank& r) {
        if (r.wrong()) return;

@@ -125,47 +125,6 @@ TEST(HostNccl, AnAbortEndsTheOperationsOfItsOwnRank) {
   });
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-TEST(HostNccl, ANonBlockingShrinkGivesNullUntilItIsComplete) {
-  ncclUniqueId id{};
-  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
-  ncclComm_t comms[3] = {}, rest[2] = {};
-  const auto state = [&](int i) {
-    ncclResult_t code = ncclSuccess;
-    EXPECT_NCCL_OK(ncclCommGetAsyncError(comms[i], &code));
-    return code;
-  };
-  const auto wait = [&](int i) {
-    while (state(i) == ncclInProgress) std::this_thread::sleep_for(1ms);
-    EXPECT_EQ(state(i), ncclSuccess);
-  };
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  for (int i = 0; i < 3; ++i) {
-    cudaSetDevice(i);
-    EXPECT_EQ(ncclCommInitRankConfig(&comms[i], 3, id, i, &config), ncclInProgress);
-  }
-  for (int i = 0; i < 3; ++i) wait(i);
-  int excluded[] = {2};
-  const auto shrink = [&](int i) {
-    return ncclCommShrink(comms[i], excluded, 1, &rest[i], &config, NCCL_SHRINK_DEFAULT);
-  };
-  EXPECT_EQ(shrink(0), ncclInProgress);
-  std::this_thread::sleep_for(200ms);
-  EXPECT_EQ(state(0), ncclInProgress);
-  EXPECT_EQ(rest[0], nullptr);  // rank 1 has not called it
-  EXPECT_EQ(shrink(1), ncclInProgress);
-  for (int i = 0; i < 2; ++i) {
-    wait(i);
-    int size = 0;
-    EXPECT_NCCL_OK(ncclCommCount(rest[i], &size));
-    EXPECT_EQ(size, 2);
-  }
-  for (const ncclComm_t comm : rest) EXPECT_NCCL_OK(ncclCommAbort(comm));
-  for (const ncclComm_t comm : comms) EXPECT_NCCL_OK(ncclCommAbort(comm));
-}
-#endif
-
 // The state of rank 0 whose operation waits for rank 1, a while after that has aborted. Both use GPU 0 or 1 each, and
 // the machines have these names.
 std::pair<ncclResult_t, std::string> after_the_abort_of_the_other(const char* machine, const char* other, int device) {
@@ -199,13 +158,6 @@ std::pair<ncclResult_t, std::string> after_the_abort_of_the_other(const char* ma
   while (code == ncclSuccess && std::chrono::steady_clock::now() < end)
     EXPECT_NCCL_OK(ncclCommGetAsyncError(comms[0], &code));
   const std::string text = code == ncclSuccess ? "" : ncclGetLastError(nullptr);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)  // a communicator with an error cannot be shrunk
-  ncclComm_t rest = nullptr;
-  int excluded[] = {1};
-  EXPECT_EQ(ncclCommShrink(comms[0], excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), code)
-      << ncclGetLastError(nullptr);
-  EXPECT_NCCL_OK(ncclCommDestroy(rest));
-#endif
   EXPECT_NCCL_OK(ncclCommAbort(comms[0]));
   for (void* one : data) cudaFree(one);
   for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);

@@ -1,7 +1,8 @@
 // with-gpus: what it sets, and what it says about programs that cannot work. EMULATED_GPU is the folder of the
 // libraries.
+#include "../identity.hpp"
+
 #include <gtest/gtest.h>
-#include <multinode/node/nvml.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/says.hpp>
 #include <test/support/temporary_folder.hpp>
@@ -119,11 +120,7 @@ int main() {
   for (int i = 0; i < count; ++i) cudaDeviceGetPCIBusId(id, 32, i), std::printf("%c ", id[9]);
 })",
                                     {"-L" EMULATED_GPU, "-l:libcudart.so." + major});
-  const multinode::Nvml nvml(EMULATED_GPU "/libnvidia-ml.so.1");
-  const auto uuid = [&](unsigned index) {
-    return nvml.text("nvmlDeviceGetUUID", *nvml.get<multinode::Nvml::Device>("nvmlDeviceGetHandleByIndex_v2", index));
-  };
-  const std::string first = uuid(1);
+  const std::string first = emulated_gpu::uuid(1);
   const std::pair<std::string, std::string> cases[] = {
       {"3,1", "3 1 "}, {first + ",2", "1 2 "}, {first.substr(0, first.size() - 2), ""},  // of all four
       {"0,4,1", "0 "}, {"0,0,1", "0 "},        {"2,MIG-" + first.substr(4), "2 "},      {"GPU-0,1", ""}};
