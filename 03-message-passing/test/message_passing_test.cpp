@@ -193,18 +193,6 @@ INSTANTIATE_TEST_SUITE_P(By, OneLauncher, ::testing::ValuesIn(one_way_per_progra
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MessagePassing);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OneLauncher);
 
-#ifdef PATH_message_passing_mpi
-TEST(MessagePassingMpi, ASmallMessageGoesWithoutItsReceiver) {  // the README's first exercise
-  const auto output = [](const char* count) {
-    return Ranks(Starter::mpirun, 2, {PATH_message_passing_mpi, "--mute", "1", "--timeout", "5", "--count", count})
-        .wait()
-        .output;
-  };
-  EXPECT_SAYS(output("1"), "waits in verdict");
-  EXPECT_SAYS(output("1M"), "waits in MPI_Send");
-}
-#endif
-
 #if defined(PATH_message_passing_mpi) && defined(PATH_mnrun)
 TEST(MessagePassingMpi, UnderAPlainAgentSaysWhatToUse) {
   setenv("MNRUN", PATH_mnrun, 1);
