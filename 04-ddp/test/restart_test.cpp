@@ -195,7 +195,6 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
 
 // Killed while a checkpoint is half written: the test puts a pipe in place of the temporary file and reads half of it.
 // mnrun starts all ranks again, and at the end the parameters are those of an undisturbed run.
-// ci/checks/disturbed_runs.py does this and worse at random moments.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   const Settings settings{{"--epochs", "20"}};
   const Outcome whole = outcome_of(run(2, settings));
