@@ -1,4 +1,4 @@
-#include "cause.hpp"
+#include "cluster.hpp"
 
 #include "node_check/limits.hpp"
 

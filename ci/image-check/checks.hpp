@@ -98,6 +98,6 @@ struct Judged {
 };
 // Judges what a run of `check` left: its outcome, its output and its JSON lines.
 Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,
-             const std::filesystem::path& json, const std::set<std::string>& disabled);
+             const std::filesystem::path& json);
 
 }  // namespace image_check

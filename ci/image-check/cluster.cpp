@@ -118,7 +118,7 @@ bool can_read_other_processes() {
   return read;
 }
 
-Cluster find_cluster(const ClusterOptions& options) {
+Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) {
   using multinode::UsageError;
   Cluster cluster;
   if (!options.examples.empty()) {
@@ -141,7 +141,7 @@ Cluster find_cluster(const ClusterOptions& options) {
   if (cluster.nodes.empty()) cluster.nodes = {multinode::host_name()};
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
-  cluster.launcher_words = read_launcher(options.launcher);
+  cluster.launcher_words = read_launcher(options.launcher == "auto" && !of_site.empty() ? of_site : options.launcher);
   auto& program = cluster.launcher_words.front();
   if (program == "auto") {
     const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");

@@ -11,6 +11,8 @@
 
 namespace image_check {
 
+struct Head;  // results.hpp
+
 struct Cluster {
   std::string launcher;      // what kind: mpirun, srun or mnrun
   Command launcher_words{};  // its program, and options that it is given, such as --container-image=X
@@ -44,8 +46,8 @@ struct ClusterOptions {
 std::string kind_of_launcher(const std::string& program);
 // "srun --mpi=pmix" as words. Throws multinode::UsageError unless the first one is a launcher.
 Command read_launcher(const std::string& text);
-// Throws multinode::UsageError, naming what is missing and what to do.
-Cluster find_cluster(const ClusterOptions& options);
+// `of_site`: the launcher in place of auto. Throws multinode::UsageError, naming what is missing and what to do.
+Cluster find_cluster(const ClusterOptions& options, const std::string& of_site = "");
 
 // On the PATH, or at this path.
 bool is_installed(const std::string& program);
@@ -56,6 +58,15 @@ Variables small_machine();
 
 // Where one process has the whole node: its threads may use all cores.
 Variables whole_node();
+
+// Fills machine, versions and settings with what explore and the system say of this machine, the first node. Settings
+// are those that steer MPI, NCCL, UCX, OpenMP and the kernel; nothing whose name sounds like a secret.
+void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder);
+
+// One thing that is wrong with this node, and fails many checks. What a program of MPI, Gloo or NCCL needs before it
+// can do anything: limits, shared memory, temporary space, the loopback interface, its libraries, the launcher. In a
+// few words, with what to do; "": nothing of that is wrong.
+std::string common_cause(const Cluster& cluster);
 
 // The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
 bool can_read_other_processes();

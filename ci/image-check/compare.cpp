@@ -1,7 +1,5 @@
 #include "compare.hpp"
 
-#include "machine.hpp"
-
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
@@ -20,8 +18,6 @@ namespace {
 
 using multinode::UsageError;
 
-std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
-
 // The last value of each, by node and name. A null is not a fact: the cores may have been too busy to measure on them.
 using Facts = std::map<std::pair<std::string, std::string>, std::string>;
 Facts facts_of(const Results& results) {
@@ -29,21 +25,6 @@ Facts facts_of(const Results& results) {
   for (const auto& fact : results.facts)
     if (fact.value != "null") facts[{fact.node, fact.name}] = fact.value;
   return facts;
-}
-
-std::string explain(const Comparison& comparison) {
-  const auto [a, b] = values_of(comparison);
-  const double worse = worse_by(comparison);
-  std::string text = fmt::format("{:.4g} {}, and was {:.4g}: {} {}; ", median(b), comparison.unit, median(a),
-                                 percent(std::abs(worse)), worse > 0 ? "worse" : "better") +
-                     words_of_visible(comparison.visible, comparison.better);
-  const auto again = comparison.again_b.size();
-  if (again >= fresh_launches)
-    text += "; measured again in " + std::to_string(again) + " fresh launches";
-  else if (comparison.verdict == "worse")
-    text += "; and only " + std::to_string(again) + " of " + std::to_string(fresh_launches) +
-            " fresh launches of B could measure it again: the others failed or did not end";
-  return text;
 }
 
 // Runs image-check in A or B again for these checks, into that folder, where and how this command line says: the
@@ -220,7 +201,6 @@ class Comparing {
   }
 
   void compare_facts() {
-    if (options_.disabled.contains("devices")) return;
     const auto in_a = facts_of(a()), in_b = facts_of(b_);
     auto all = in_a;
     all.insert(in_b.begin(), in_b.end());
@@ -277,7 +257,6 @@ class Comparing {
                          unit(of_b->second) + " in B: they cannot be compared");
       auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
       if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
-      if (options_.disabled.contains("speed")) comparison.verdict = "same";
       compared_.push_back({key, check, std::move(comparison)});
     }
   }
@@ -343,7 +322,9 @@ class Comparing {
           const bool much = worse_than_all(comparison) > required(),
                      nothing_sees = options_.required.empty() && !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
-          if (nothing_sees) result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
+          if (nothing_sees)
+            result.reason +=
+                "; and no metric of '" + check + "' sees a loss of " + fmt::format("{:g} %", options_.loss);
           if (much || nothing_sees) result.status = Status::not_run;
           if (nothing_sees && !much) {
             blind.insert(check);
@@ -362,7 +343,7 @@ class Comparing {
     }
     if (blind.empty()) return;
     out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
-         << percent(required())
+         << fmt::format("{:g} %", options_.loss)
          << " in B: A is too noisy, has too few sessions, or drifts. Make more sessions of A on a quiet node\n"
          << "    (image-check baseline --repeat 10), measure A and B in turn (--again-a), or accept less (--loss)\n"
          << multinode::join(table, "\n") << "\n";

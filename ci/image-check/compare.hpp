@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <ostream>
-#include <set>
 
 namespace boost::program_options {
 class options_description;
@@ -25,9 +24,8 @@ struct CompareOptions {
   bool other_hardware = false, same_nodes = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;
-  // Of the self-test:
-  std::set<std::string> disabled;                                        // detectors: speed, devices
-  std::function<void(bool of_a, const std::filesystem::path&)> again{};  // runs A or B again into that folder
+  std::function<void(bool of_a, const std::filesystem::path&)>
+      again{};  // of the self-test: runs A or B again into that folder
   boost::program_options::options_description description();
 };
 

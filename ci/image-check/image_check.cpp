@@ -3,7 +3,7 @@
 #include "compare.hpp"
 #include "node.hpp"
 #include "paths.hpp"
-#include "report/report.hpp"
+#include "report.hpp"
 #include "run.hpp"
 #include "self_test.hpp"
 
@@ -125,8 +125,6 @@ int test_itself(int argc, char** argv, const std::string&) {
   po::options_description known("self-test");
   known.add_options()                                                                                      //
       ("only", po::value(&options.only)->value_name("FAULT"), "only this one of --list; may be repeated")  //
-      ("disable", po::value(&options.disable)->value_name("DETECTOR"),
-       "without this one: then the test has to fail")  //
       ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
        "folder for what is found");
   bool list = false;

@@ -1,4 +1,5 @@
-#include "machine.hpp"
+#include "cluster.hpp"
+#include "results.hpp"
 
 #include <multinode/base/text.hpp>
 
@@ -81,24 +82,6 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
         "/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max", "/proc/sys/net/ipv4/tcp_congestion_control",
         "/proc/sys/kernel/yama/ptrace_scope"})
     if (std::string value; std::getline(std::ifstream(path), value) && !value.empty()) head.settings[path] = value;
-}
-
-std::vector<Difference> differences(const Head& a, const Head& b) {
-  std::vector<Difference> found;
-  const auto compare = [&](const char* kind, const std::map<std::string, std::string>& of_a,
-                           const std::map<std::string, std::string>& of_b) {
-    auto names = of_a;
-    names.insert(of_b.begin(), of_b.end());
-    for (const auto& [name, ignored] : names) {
-      const auto in_a = of_a.find(name), in_b = of_b.find(name);
-      Difference difference{kind, name, in_a == of_a.end() ? "" : in_a->second, in_b == of_b.end() ? "" : in_b->second};
-      if (difference.a != difference.b) found.push_back(difference);
-    }
-  };
-  compare("machine", a.machine, b.machine);
-  compare("version", a.versions, b.versions);
-  compare("setting", a.settings, b.settings);
-  return found;
 }
 
 }  // namespace image_check

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 namespace image_check {
@@ -74,8 +75,6 @@ boost::program_options::options_description NodeOptions::description() {
       ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")  //
       ("require", po::value(&required)->value_name("NAME"),
        "this finding, such as mounts, must not be skipped: else the exit status is 3; may be repeated")  //
-      ("prometheus", po::value(&prometheus)->value_name("FILE"),
-       "file for node_exporter's textfile collector")                                                    //
       ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
       ("root", po::value(&root)->value_name("DIR")->default_value(root, "/"),
        "folder with the sys and proc to look at")  //
@@ -122,30 +121,24 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
   const Outcome outcome = Processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
 
-  Results results;
   std::vector<std::string> wrong, unseen;
+  std::set<std::string> names;
   int passed = 0, absent = 0;
   std::istringstream lines(json.text());
   for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object() || !object.contains("what")) continue;
-    CheckResult finding;
-    finding.check = object.at("what");
-    finding.status = object.at("ok").is_null() ? Status::skip : object.at("ok") == true ? Status::pass : Status::fail;
-    const std::string why = object.at("why");
-    if (finding.status == Status::fail) wrong.push_back(finding.check + ": " + why);
-    (finding.status == Status::skip ? absent : passed) += finding.status != Status::fail;
-    if (finding.status == Status::skip && std::ranges::find(options.required, finding.check) != options.required.end())
-      unseen.push_back(finding.check + ": " + why);
-    results.checks.push_back(finding);
-    if (object.at("value").is_number() && object.at("better") != "equal")
-      results.samples.push_back(
-          {.metric = finding.check, .unit = object.at("unit"), .value = object.at("value"), .node = object.at("host")});
+    const auto finding = nlohmann::json::parse(line, nullptr, false);
+    if (!finding.is_object() || !finding.contains("what")) continue;
+    const std::string name = finding.at("what"), why = name + ": " + finding.at("why").get<std::string>();
+    const auto& ok = finding.at("ok");
+    names.insert(name);
+    if (ok == false)
+      wrong.push_back(why);
+    else
+      ++(ok.is_null() ? absent : passed);
+    if (ok.is_null() && std::ranges::find(options.required, name) != options.required.end()) unseen.push_back(why);
   }
-
   for (const auto& name : options.required)
-    if (std::ranges::find(results.checks, name, &CheckResult::check) == results.checks.end())
-      unseen.push_back(name + ": there is no such finding");
+    if (!names.contains(name)) unseen.push_back(name + ": there is no such finding");
   std::string said;
   int status = multinode::exit_wrong;
   if (outcome.timed_out) {
@@ -165,8 +158,6 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     said = fmt::format("could not test: the look ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }
   out << "image-check: " << host << ": " << said << std::endl;
-  results.summary.exit_status = status;
-  if (!options.prometheus.empty()) write_whole(options.prometheus, prometheus_text(results));
   if (!options.json.empty()) write_whole(options.json, json.text());
   if (status == multinode::exit_wrong && options.drain) drain("image-check: " + said.substr(6), share(0.1));
   return status;

@@ -17,7 +17,7 @@ struct NodeOptions {
   bool drain = false;                   // a node that fails, by Slurm's scontrol
   std::string site;                     // file with the inventory of this node; "": none
   std::vector<std::string> required{};  // findings that this node must have
-  std::string prometheus, json;         // files for the answer; "": none
+  std::string json;                     // file for all findings; "": none
   std::filesystem::path root = "/";     // with the sys and proc to look at
   boost::program_options::options_description description();
 };

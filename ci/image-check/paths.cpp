@@ -3,7 +3,6 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
-#include <multinode/node/devices.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
@@ -147,14 +146,6 @@ std::string text_of(const Matrix& matrix, const std::vector<std::string>& names,
   return text + "\n";
 }
 
-std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs) {
-  std::vector<std::string> rails;
-  for (const multinode::RdmaPort& port : multinode::rdma_ports(sysfs))
-    if (port.is_active() && (rails.empty() || rails.back() != port.device)) rails.push_back(port.device);
-  if (rails.size() < 2) rails.clear();
-  return rails;
-}
-
 int paths(const PathsOptions& options, std::ostream& out) {
   const Cluster cluster = find_cluster(options.cluster);
   const auto& names = cluster.nodes;
@@ -164,9 +155,9 @@ int paths(const PathsOptions& options, std::ostream& out) {
   if (cluster.gpus == 0 && cluster.launcher == "mnrun" && !options.rails.empty())
     throw UsageError("--rails: mnrun's Gloo does not choose a network: add --launcher mpirun");
   multinode::JsonLines json(options.json);
-  auto rails = options.rails.empty() ? rdma_rails() : options.rails;
-  if (options.rails.empty()) rails.insert(rails.begin(), "");                     // as the libraries choose
-  const std::string bytes = cluster.gpus > 0 || rails.size() > 1 ? "64M" : "1M";  // fast networks need more
+  const auto rails =
+      options.rails.empty() ? std::vector<std::string>{""} : options.rails;  // "": as the libraries choose
+  const std::string bytes = cluster.gpus > 0 ? "64M" : "1M";                 // fast networks need more
   bool right = true;
   for (const auto& rail : rails) {
     const std::string over = rail.empty() ? "" : " over " + rail;

@@ -31,15 +31,12 @@ SlowPaths find_slow(const Matrix& matrix, double at_least);
 // A table with a row and a column per node. `*` marks slow pairs.
 std::string text_of(const Matrix& matrix, const std::vector<std::string>& names, const SlowPaths& slow);
 
-// Two RDMA devices with an active port or more, by `sysfs`: measured one by one, so that a dead one of eight shows.
-// Else none.
-std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs = "/sys");
-
 struct PathsOptions {
   ClusterOptions cluster;
-  std::string json;                // file for a line per pair, and one per finding
-  std::vector<std::string> rails;  // network interfaces or HCAs, each measured separately; none: rdma_rails()
-  double at_least = 50;            // percent of a good pair's bandwidth
+  std::string json;  // file for a line per pair, and one per finding
+  std::vector<std::string>
+      rails;             // network interfaces or HCAs, each measured separately; none: as the libraries choose
+  double at_least = 50;  // percent of a good pair's bandwidth
 };
 // Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other, over all devices, then
 // over each rail. Returns exit_right, or exit_wrong, naming nodes, pairs and rails on standard error. Throws

@@ -111,6 +111,24 @@ bool good_fact(const std::string& name, const std::string& a, const std::string&
   return limits.contains(name) && x && y && *y > *x;
 }
 
+std::vector<Difference> differences(const Head& a, const Head& b) {
+  std::vector<Difference> found;
+  const auto compare = [&](const char* kind, const std::map<std::string, std::string>& of_a,
+                           const std::map<std::string, std::string>& of_b) {
+    auto names = of_a;
+    names.insert(of_b.begin(), of_b.end());
+    for (const auto& [name, ignored] : names) {
+      const auto in_a = of_a.find(name), in_b = of_b.find(name);
+      Difference difference{kind, name, in_a == of_a.end() ? "" : in_a->second, in_b == of_b.end() ? "" : in_b->second};
+      if (difference.a != difference.b) found.push_back(difference);
+    }
+  };
+  compare("machine", a.machine, b.machine);
+  compare("version", a.versions, b.versions);
+  compare("setting", a.settings, b.settings);
+  return found;
+}
+
 void remove_reports(const std::filesystem::path& folder) {
   std::error_code ignored;  // what cannot be removed cannot be written, either, and writing says so
   for (const char* report : {"junit.xml", "report.html", "metrics.prom"})

@@ -130,6 +130,9 @@ struct Results {
   std::shared_ptr<multinode::Descriptor> lock{};  // of the folder, until the reports are written
 };
 
+// What differs in machine, versions and settings, in this order; each by name.
+std::vector<Difference> differences(const Head& a, const Head& b);
+
 // junit.xml, report.html and metrics.prom, before a run looks at anything: they would pass for its own if it is killed.
 void remove_reports(const std::filesystem::path& folder);
 
@@ -154,11 +157,6 @@ Results read_results(const std::filesystem::path& folder);
 
 // FOLDER, if it has results; else its folders that have, in the order of their names. Throws multinode::UsageError.
 std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder);
-
-// Metrics in Prometheus's text format, as node_exporter's textfile collector reads it: image_check_passed of each check
-// that ran (1 or 0), image_check_value of each metric (the median over launches), image_check_exit_status,
-// image_check_end_time_seconds.
-std::string prometheus_text(const Results& results);
 
 // multinode::write_whole(), that throws multinode::UsageError.
 void write_whole(const std::filesystem::path& path, const std::string& text);

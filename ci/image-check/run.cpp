@@ -1,8 +1,5 @@
 #include "run.hpp"
 
-#include "cause.hpp"
-#include "machine.hpp"
-
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
@@ -63,7 +60,7 @@ class Run {
       : options_(options),
         out_(out),
         site_(read_site(options.site)),
-        cluster_(find_cluster(options.cluster, site_)),
+        cluster_(find_cluster(options.cluster, site_.launcher)),
         checks_(select(options, site_.checks)),
         folder_(std::filesystem::absolute(options.folder)),
         writer_(folder_) {
@@ -216,9 +213,9 @@ class Run {
     }
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
       throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
-    attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
+    attempt.judged = judge(check, cluster_, *outcome, log, json);
     auto& hosts = attempt.judged.hosts;
-    if (check.where != Where::first_process && !hosts.empty() && !options_.disabled.contains("who took part")) {
+    if (check.where != Where::first_process && !hosts.empty()) {
       if (hosts_.empty()) hosts_ = hosts;
       if (hosts != hosts_)
         attempt.judged.findings.push_back({"who took part",
@@ -325,16 +322,6 @@ class Run {
 };
 
 }  // namespace
-
-Cluster find_cluster(ClusterOptions options, const Site& site) {
-  if (options.launcher == "auto" && !site.launcher.empty()) options.launcher = site.launcher;
-  multinode::require_range("--site: processes_per_node", site.processes_per_node, 0, 1024);
-  if (options.processes_per_node == 0) options.processes_per_node = site.processes_per_node;
-  Cluster cluster = find_cluster(options);
-  for (const auto& node : site.exclude) std::erase(cluster.nodes, node);
-  if (cluster.nodes.empty()) throw UsageError("the site file excludes all nodes");
-  return cluster;
-}
 
 boost::program_options::options_description RunDescription::where() {
   namespace po = boost::program_options;

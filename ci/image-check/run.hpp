@@ -23,16 +23,12 @@ struct RunOptions {
   double budget = 0;                  // seconds; 0: the suite's for each launch
   std::string command;                // that was given, for the head
   // Of the self-test:
-  std::set<std::string> disabled;  // detectors
-  Command wrapper;                 // before each program
-  Command words;                   // after each program's own
-  Variables variables;             // for each program
-  bool retry = true;               // a failed check, to see whether it is flaky
-  double limit = 0;                // seconds for each check; 0: its own
+  Command wrapper;      // before each program
+  Command words;        // after each program's own
+  Variables variables;  // for each program
+  bool retry = true;    // a failed check, to see whether it is flaky
+  double limit = 0;     // seconds for each check; 0: its own
 };
-
-// The nodes and their launcher, as these options and the site file say.
-Cluster find_cluster(ClusterOptions options, const Site& site);
 
 // Options --suite, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
 struct RunDescription {

@@ -103,7 +103,6 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
   run.only = {filled(fault.check, values)};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
-  if (!options.disable.empty()) run.disabled = {options.disable};
   if (planted) run.limit = fault.limit;
   if (planted == fault.in_usual) return run;
   write_files(fault, folder, values);
@@ -193,10 +192,6 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
   for (const auto& name : options.only)
     if (std::ranges::find(names, name) == names.end())
       throw UsageError("--only: no fault '" + name + "'; self-test --list prints them");
-  if (!options.disable.empty() &&
-      std::ranges::none_of(all_faults(), [&](const auto& fault) { return fault.detector == options.disable; }))
-    throw UsageError("--disable: no fault is caught by a detector '" + options.disable +
-                     "'; self-test says in brackets which one caught a fault");
   const Cluster cluster = find_cluster(options.cluster);
   int caught = 0, missed = 0, impossible = 0;
   for (const auto& fault : all_faults()) {
@@ -228,7 +223,6 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
       comparing.b = run.folder;
       comparing.folder = folder;
       comparing.command = run.command;
-      comparing.disabled = run.disabled;
       comparing.again = [&run, &usual](bool of_a, const std::filesystem::path& where) {
         auto again = of_a ? usual : run;
         again.launches = 1;

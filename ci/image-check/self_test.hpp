@@ -14,12 +14,11 @@ struct SelfTestOptions {
   ClusterOptions cluster;
   std::filesystem::path folder = "image-check-self-test";
   std::vector<std::string> only;  // faults; none: all
-  std::string disable;            // a detector that is taken away: then this has to fail
 };
 
-// Plants each fault in a run of one check, which must fail and name what is wrong; then once more without the detector
-// that caught it, when it must not be noticed. Returns exit_right, or exit_wrong for a fault that was missed, or
-// caught by something else. A fault that cannot be planted here is reported and counted, and the exit status is then 3.
+// Plants each fault in a run of one check, in which the detector that is meant to must find it, and nothing else may
+// find anything. Returns exit_right, or exit_wrong for a fault that was missed, or caught by something else. A fault
+// that cannot be planted here is reported and counted, and the exit status is then 3.
 int self_test(const SelfTestOptions& options, std::ostream& out);
 
 // The names of all faults.

@@ -174,7 +174,7 @@ Site read_site(const std::filesystem::path& path) {
       std::ifstream file(path);
       if (!file) throw std::runtime_error("cannot be read");
       const json given = json::parse(file, nullptr, true, true);
-      only(given, {"launcher", "processes_per_node", "exclude", "budgets", "kinds", "checks"});
+      only(given, {"launcher", "budgets", "kinds", "checks"});
       const auto read = [&given](const char* name, auto& value) {
         try {
           if (given.contains(name)) given.at(name).get_to(value);
@@ -183,8 +183,6 @@ Site read_site(const std::filesystem::path& path) {
         }
       };
       read("launcher", site.launcher);
-      read("processes_per_node", site.processes_per_node);
-      read("exclude", site.exclude);
       read("budgets", site.budgets);
       for (const auto& [suite, seconds] : site.budgets) {
         parse_suite(suite);

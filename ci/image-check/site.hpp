@@ -2,8 +2,6 @@
 //
 // A site file is JSON with // comments. All members are optional; an unknown one is an error.
 //   launcher            "srun --mpi=pmix --container-image=IMAGE", in place of --launcher auto
-//   processes_per_node  number
-//   exclude             nodes that are not used: ["node7"]
 //   budgets             seconds of a suite: {"smoke": 90, "gate": 600}
 //   kinds               of nodes: [{"nodes": "gpu[0-9]+", "at_least": {"memory_bandwidth": 200}, "at_most": {...},
 //                       "inventory": {"gpus": 8, "mounts": ["/scratch"]}}]; see inventory.hpp for that, which
@@ -50,10 +48,8 @@ struct Kind {
 };
 
 struct Site {
-  std::vector<Check> checks;  // in the order in which they run
-  std::string launcher;       // "": auto
-  int processes_per_node = 0;
-  std::vector<std::string> exclude;
+  std::vector<Check> checks;              // in the order in which they run
+  std::string launcher;                   // "": auto
   std::map<std::string, double> budgets;  // seconds, by suite
   std::vector<Kind> kinds;
 };

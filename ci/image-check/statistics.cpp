@@ -172,4 +172,19 @@ std::string words_of_visible(double visible, const std::string& better) {
   return fmt::format("cannot see less than {:.0f} %", 100 * as_share(visible, better));
 }
 
+std::string explain(const Comparison& comparison) {
+  const auto [a, b] = values_of(comparison);
+  const double worse = worse_by(comparison);
+  std::string text = fmt::format("{:.4g} {}, and was {:.4g}: {:.0f} % {}; ", median(b), comparison.unit, median(a),
+                                 100 * std::abs(worse), worse > 0 ? "worse" : "better") +
+                     words_of_visible(comparison.visible, comparison.better);
+  const auto again = comparison.again_b.size();
+  if (again >= fresh_launches)
+    text += "; measured again in " + std::to_string(again) + " fresh launches";
+  else if (comparison.verdict == "worse")
+    text += "; and only " + std::to_string(again) + " of " + std::to_string(fresh_launches) +
+            " fresh launches of B could measure it again: the others failed or did not end";
+  return text;
+}
+
 }  // namespace image_check

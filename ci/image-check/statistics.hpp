@@ -76,5 +76,7 @@ double worse_than_all(const Comparison& comparison);
 double as_share(double logarithm, const std::string& better);
 // "cannot see less than 7 %", "too noisy to see any loss"
 std::string words_of_visible(double visible, const std::string& better);
+// "0.3 s, and was 0.06: 400 % worse; cannot see less than 7 %; measured again in 3 fresh launches"
+std::string explain(const Comparison& comparison);
 
 }  // namespace image_check

@@ -9,11 +9,8 @@ namespace node_check {
 
 // What is wanted is an object, all members of which are optional:
 //   gpus, rdma_ports (ACTIVE ones), rdma_gbit_per_s (of each of them), cpus, memory_gib   at least
-//   clock_synchronized        true: a time daemon keeps the clock (adjtimex)
-//   gpu, driver, kernel       the name of each GPU and the versions: regular expressions that match the whole
+//   gpu, driver               the name of each GPU and the version: regular expressions that match the whole
 //   mounts                    ["/scratch"]
-//   files                     {"/usr/lib/x86_64-linux-gnu/libnccl.so.2": "libnccl[.]so[.]2[.]2[0-9][.].*"}: what a path
-//                             resolves to
 // Throws std::runtime_error for an unknown member, and for a value of another type.
 void check_inventory(const nlohmann::json& wanted);
 

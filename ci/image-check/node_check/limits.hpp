@@ -39,8 +39,6 @@ struct Gpus {
 
 // Those that NVIDIA's driver lists in `root`/proc: for a program that is to start where CUDA is broken.
 Gpus gpus_of_driver(const std::filesystem::path& root = "/");
-// Those that CUDA sees; nothing: this is built without CUDA. Of node_check, which links CUDA.
-std::optional<Gpus> gpus_of_cuda();
 
 // RDMA ports, network interfaces and GPUs; `gpus`: nothing, CUDA is not in this build.
 Findings look_at_devices(const std::filesystem::path& sysfs, const std::optional<Gpus>& gpus);

@@ -214,75 +214,44 @@ std::string library_of_products() {
   return symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-// Operations per second of CPU time of one core, the best of a few products. Nothing: several threads worked on each.
-// The threads of a BLAS spin for a moment after its start.
-std::optional<double> rate_of_a_core() {
-  constexpr int n = 512;
-  const std::vector<double> a(n * n, 1), b(n * n, 2);
-  std::vector<double> c(n * n);
-  double best = std::numeric_limits<double>::infinity();
-  for (int repeat = 0, right = 0; repeat < 12 && right < 4; ++repeat) {
-    const double thread = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), process = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
-    const double used = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread;
-    if (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process > 1.1 * used) continue;
-    best = std::min(best, used);
-    ++right;
-  }
-  return std::isfinite(best) ? std::optional(2.0 * n * n * n / best) : std::nullopt;
-}
-
 }  // namespace
 
 Finding measure_matrix_rate(double seconds, bool corrupt) {
-  const std::size_t workers = cpus_to_use();
 #ifdef HAVE_OPENBLAS_SET_NUM_THREADS
   openblas_set_num_threads(1);
 #endif
-  const std::optional<double> of_a_core = rate_of_a_core();
-#ifdef HAVE_OPENBLAS_SET_NUM_THREADS
-  openblas_set_num_threads(static_cast<int>(workers));
-#endif
-  // A product of this size takes tens of milliseconds on any number of cores; whole numbers, so that all sums are
-  // exact.
-  const auto n = static_cast<std::size_t>(512 * std::ceil(std::sqrt(static_cast<double>(workers))));
+  constexpr int n = 512;  // whole numbers, so that all sums are exact
   std::vector<double> a(n * n), b(n * n), c(n * n, -1);
   for (std::size_t i = 0; i < n * n; ++i) {
     a[i] = static_cast<double>(i % 127);
     b[i] = static_cast<double>(i % 131);
   }
-  const auto blas_n = static_cast<int>(n);
-  double best = std::numeric_limits<double>::infinity(), busy = 0;
-  for (const auto start = std::chrono::steady_clock::now(); best > 1e9 || multinode::seconds_since(start) < seconds;) {
-    const auto before = std::chrono::steady_clock::now();
-    const double cpu_before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas_n, blas_n, blas_n, 1, a.data(), blas_n, b.data(),
-                blas_n, 0, c.data(), blas_n);
-    const double took = multinode::seconds_since(before);
-    if (took >= best) continue;
-    best = took;
-    busy = (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_before) / took;
+  double best = std::numeric_limits<double>::infinity();  // CPU seconds, of all threads that the library has
+  const auto start = std::chrono::steady_clock::now();
+  for (int product = 0; product < 4 || multinode::seconds_since(start) < seconds; ++product) {
+    const double before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
+    best = std::min(best, cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - before);
   }
-  Finding finding{"matrix_rate", 2 * std::pow(static_cast<double>(n), 3) / best / 1e9,
-                  "GFLOP/s",     "more",
-                  true,          fmt::format("dgemm, n = {}, kept {:.1f} of {} cores busy", n, busy, workers)};
+  const double rate = 2.0 * n * n * n / best;
+  Finding finding{"matrix_rate", rate / 1e9, "GFLOP/s", "more", true, "dgemm, n = 512, by the CPU time of one core"};
   if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
     finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
   const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
-  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak, library_of_products()) : ""; !slow.empty()) {
+  if (const auto slow = why_slow(rate, peak, library_of_products()); !slow.empty()) {
     finding.ok = false;
     finding.why = slow;
   }
   if (corrupt) c[0] += 1;
-  for (std::size_t sample = 0; sample < 64; ++sample) {
-    const std::size_t row = sample * 37 % n, column = sample * 101 % n;
+  for (std::size_t place = 0; place < n * n; place += 4097) {  // in each row another column
     double sum = 0;
-    for (std::size_t k = 0; k < n; ++k) sum += a[row * n + k] * b[k * n + column];
-    if (c[row * n + column] == sum) continue;
+    for (std::size_t k = 0; k < n; ++k) sum += a[place / n * n + k] * b[k * n + place % n];
+    if (c[place] == sum) continue;
     finding.ok = false;
-    finding.why = "element (" + std::to_string(row) + ", " + std::to_string(column) + ") of a product is " +
-                  std::to_string(c[row * n + column]) + ", not " + std::to_string(sum) +
-                  ": do not use this node; look at its memory and CPUs, and at its BLAS library";
+    finding.why = fmt::format(
+        "element ({}, {}) of a product is {}, not {}: do not use this node; look at its memory and CPUs, and at its "
+        "BLAS library",
+        place / n, place % n, c[place], sum);
     break;
   }
   return finding;

@@ -26,8 +26,8 @@ std::string likely_causes(const std::filesystem::path& root = "/");
 // more than `most_bytes`.
 std::size_t array_length(double cache_bytes, double most_bytes);
 
-// The rate of matrix products through CBLAS on all cores. Wrong, too, where one core is far slower than its peak
-// because of its library.
+// The rate of matrix products through CBLAS on one core, by its CPU time, so that other work on the node does not lower
+// it. Wrong, too, where it is far below the peak because of its library.
 Finding measure_matrix_rate(double seconds, bool corrupt);
 
 // Double-precision operations per second that one core can do at its nominal clock, by the text of /proc/cpuinfo.

@@ -50,6 +50,23 @@ struct Look {
   std::function<Findings(World&, const Options&)> look;
 };
 
+// Those that CUDA sees; nothing: this is built without CUDA.
+std::optional<Gpus> gpus_of_cuda() {
+#ifdef MULTINODE_HAVE_CUDA
+  Gpus gpus{"CUDA"};
+  const int count = multinode::device_count(&gpus.error);
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    multinode::check(cudaGetDeviceProperties(&properties, device));
+    gpus.names.push_back(
+        fmt::format("{} {:.2f} GiB", properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30));
+  }
+  return gpus;
+#else
+  return std::nullopt;
+#endif
+}
+
 // The bytes of all programs of the examples around this one, which each rank may have from another place.
 Findings look_at_programs(World&, const Options&) {
   auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();

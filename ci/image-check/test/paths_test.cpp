@@ -1,9 +1,6 @@
 // The matrix between nodes: what is slow in it, and what is named.
 #include "paths.hpp"
 
-#include <test/support/says.hpp>
-#include <test/support/temporary_folder.hpp>
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -68,18 +65,6 @@ TEST(Paths, TheMatrixMarksWhatIsSlow) {
             "a             -        10       9.5\n"
             "node1        10         -        *2\n"
             "c           9.5        *2         -\n");
-}
-
-TEST(Paths, EachOfSeveralRdmaDevicesIsARail) {
-  const multinode::testing::TemporaryFolder sysfs;
-  const auto add = [&](const std::string& device, const std::string& state) {
-    sysfs.write("class/infiniband/" + device + "/ports/1/state", state);
-  };
-  add("mlx5_0", "4: ACTIVE");
-  EXPECT_TRUE(rdma_rails(sysfs.path()).empty());
-  add("mlx5_1", "4: ACTIVE");
-  add("mlx5_2", "1: DOWN");
-  EXPECT_EQ(rdma_rails(sysfs.path()), (std::vector<std::string>{"mlx5_0", "mlx5_1"}));
 }
 
 }  // namespace image_check::paths_test

@@ -48,14 +48,12 @@ TEST_F(SiteFile, TheBuiltInChecks) {
 
 TEST_F(SiteFile, ChangesBuiltInChecksAndAddsItsOwn) {
   const Site site = read(R"(// our cluster
-{"launcher": "srun --mpi=pmi2", "processes_per_node": 8, "exclude": ["node7"], "budgets": {"smoke": 90},
+{"launcher": "srun --mpi=pmi2", "budgets": {"smoke": 90},
  "checks": [{"name": "training", "suite": "none"},
             {"name": "paths", "limit": 300},
             {"name": "scratch", "suite": "smoke", "command": "findmnt -t lustre /scratch", "where": "every node",
              "action": "drain the node"}]})");
   EXPECT_EQ(site.launcher, "srun --mpi=pmi2");
-  EXPECT_EQ(site.processes_per_node, 8);
-  EXPECT_EQ(site.exclude, std::vector<std::string>{"node7"});
   EXPECT_EQ(site.budgets.at("smoke"), 90);
   EXPECT_EQ(named(site, "training").from, Suite::none);
   EXPECT_EQ(named(site, "training").says.size(), 1U);
@@ -83,7 +81,6 @@ TEST_F(SiteFile, KindsSayWhatANodeHasAndMustMeasure) {
   for (const auto& [inventory, what] : {std::pair{R"("gpu_count": 8)", "inventory: unknown member 'gpu_count'"},
                                         {R"("gpus": -1)", "inventory: 'gpus' cannot be -1"},
                                         {R"("gpus": "8")", "inventory: 'gpus' cannot be \"8\""},
-                                        {R"("clock_synchronized": 1)", "inventory: 'clock_synchronized' cannot be 1"},
                                         {R"("mounts": "/home")", "must be array"},
                                         {R"("driver": "(")", "site.json: "}})
     EXPECT_SAYS(error(std::string(R"({"kinds": [{"nodes": ".*", "inventory": {)") + inventory + "}}]}"), what);

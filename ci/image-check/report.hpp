@@ -22,8 +22,9 @@ std::string html_page(const Results& results);
 // test for the run as a whole.
 std::string junit_xml(const Results& results);
 
-// report.html, junit.xml and metrics.prom into `folder`, each whole or not at all. Throws multinode::UsageError for
-// what cannot be written.
+// report.html, junit.xml and, for Prometheus, metrics.prom (image_check_passed of each check that ran, 1 or 0;
+// image_check_value of each metric, the median over launches; image_check_exit_status; image_check_end_time_seconds)
+// into `folder`, each whole or not at all. Throws multinode::UsageError for what cannot be written.
 void write_reports(const std::filesystem::path& folder, const Results& results);
 
 }  // namespace image_check
