@@ -1,5 +1,9 @@
 #include "cluster.hpp"
 
+#include "node_check/look.hpp"
+#include "results.hpp"
+
+#include <multinode/base/descriptor.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -8,16 +12,24 @@
 #include <multinode/node/limits.hpp>
 #include <multinode/process/child_process.hpp>
 
+#include <nlohmann/json.hpp>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <random>
+#include <regex>
 #include <sstream>
 
 namespace image_check {
@@ -244,6 +256,141 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
                         "exec env " + shell_words(forwarded, agent)});
   }
   return commands;
+}
+
+namespace {
+
+using nlohmann::json;
+
+// Lines "name = value" of a configuration file.
+void settings_of(const std::filesystem::path& path, std::map<std::string, std::string>& settings) {
+  std::ifstream file(path);
+  const std::regex assignment(R"(\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*)");
+  std::smatch match;
+  for (std::string line; std::getline(file, line);)
+    if (std::regex_match(line, match, assignment))
+      settings[path.filename().string() + ": " + match[1].str()] = match[2];
+}
+
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+}  // namespace
+
+void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
+  if (const json& told = cluster.explored; !told.is_null()) {
+    const auto& cpu = told.at("cpu").at("machine");
+    head.machine["CPU"] = cpu.at("model");
+    head.machine["CPUs"] = cpu.at("cpus").dump();
+    head.machine["CPU packages"] = cpu.at("packages").dump();
+    head.machine["memory, GiB"] = std::to_string(std::lround(told.at("memory_bytes").get<double>() / (1 << 30)));
+    head.machine["GPUs"] = multinode::join(told.at("gpus").at("devices"), ", ",
+                                           [](const json& gpu) { return text_of(gpu.value("name", json("GPU"))); });
+    head.machine["RDMA devices"] = multinode::join(told.at("rdma"), ", ", [](const json& device) {
+      return text_of(device.is_object() ? device.value("name", device) : device);
+    });
+    for (const auto& [name, version] : told.at("versions").items()) head.versions[name] = text_of(version);
+  }
+  head.machine["nodes"] = std::to_string(head.nodes.size());
+  head.machine["processes per node"] = std::to_string(head.processes_per_node);
+
+  // Debian's and Ubuntu's packages, or Red Hat's.
+  const auto packages = folder / "packages.txt";
+  std::filesystem::remove(packages);
+  const Command ask = !is_installed("dpkg-query")
+                          ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
+                          : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
+  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).end();
+  std::ifstream list(packages);
+  for (std::string line; std::getline(list, line);) {
+    if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";
+    if (const auto space = line.find(' '); space != std::string::npos && line.find(':') != 0)
+      head.versions["package " + line.substr(0, space)] = line.substr(space + 1);
+  }
+
+  const std::regex steering(
+      "(OMPI_MCA|PMIX_MCA|PRTE_MCA|OPAL_|UCX|NCCL|FI|PSM2?|HFI|HWLOC|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|MALLOC|GLOO|CUDA|"
+      "MPICH|MV2|I_MPI)_.+|LD_PRELOAD|LD_LIBRARY_PATH");
+  const std::regex secret(".*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL).*", std::regex::icase);
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    if (std::regex_match(name, steering) && !std::regex_match(name, secret))
+      head.settings[name] = text.substr(name.size() + 1);
+  }
+  const char* home = std::getenv("HOME");
+  for (const std::filesystem::path& path :
+       {std::filesystem::path("/etc/openmpi/openmpi-mca-params.conf"), std::filesystem::path("/etc/nccl.conf"),
+        std::filesystem::path(home ? home : "/") / ".openmpi/mca-params.conf",
+        std::filesystem::path(home ? home : "/") / ".nccl.conf", std::filesystem::path("/etc/ucx/ucx.conf")})
+    settings_of(path, head.settings);
+  for (const char* path :
+       {"/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/devices/system/cpu/smt/control", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/numa_balancing",
+        "/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max", "/proc/sys/net/ipv4/tcp_congestion_control",
+        "/proc/sys/kernel/yama/ptrace_scope"})
+    if (std::string value; std::getline(std::ifstream(path), value) && !value.empty()) head.settings[path] = value;
+}
+
+namespace {
+
+// Why a connection to 127.0.0.1 fails; "": it does not.
+std::string no_loopback() {
+  const multinode::Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+      client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  const timeval patience{5, 0};
+  setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const bool connected = bind(listener.get(), any, length) == 0 && listen(listener.get(), 1) == 0 &&
+                         getsockname(listener.get(), any, &length) == 0 && connect(client.get(), any, length) == 0;
+  if (connected) return "";
+  return "this node cannot connect to 127.0.0.1 (" + std::string(std::strerror(errno)) + "): ip link set lo up";
+}
+
+// Why a command fails: the line that names a cause, else its last one. "": it does not, or takes too long to say.
+std::string failure_of(const Command& command) {
+  const MemoryFile log;
+  const auto outcome = Processes({command}, small_machine(), log.path(), std::chrono::seconds(20)).end();
+  if (outcome.exit_status == 0 || outcome.timed_out) return "";
+  std::istringstream lines(log.text());
+  std::string telling = "exit status " + std::to_string(outcome.exit_status);
+  for (std::string line; std::getline(lines, line);) {
+    const bool says_why = line.find("error while loading") != line.npos || line.find("rror:") != line.npos ||
+                          line.find("cannot ") != line.npos;
+    if (line.find_first_not_of(" -=") != line.npos) telling = line;
+    if (says_why) break;
+  }
+  if (outcome.exit_status > 128) {  // killed, perhaps while it was loaded: the last file that the loader tried
+    auto variables = small_machine();
+    variables["LD_DEBUG"] = "libs";
+    const MemoryFile loading;
+    Processes({command}, variables, loading.path(), std::chrono::seconds(20)).end();
+    const std::string text = loading.text(), trying = "trying file=";
+    if (const auto at = text.rfind(trying); at != text.npos)
+      telling += ", and the last library it loaded is " +
+                 text.substr(at + trying.size(), text.find('\n', at) - at - trying.size());
+  }
+  return telling.substr(0, 300);
+}
+
+}  // namespace
+
+std::string common_cause(const Cluster& cluster) {
+  for (const auto& finding : node_check::look_at_limits())
+    if (finding.ok != true && !finding.why.empty()) return finding.what + ": " + finding.why;
+  if (const auto why = no_loopback(); !why.empty()) return why;
+  for (const char* program : {"01-environment/explore", "03-message-passing/message_passing_mpi",
+                              "03-message-passing/message_passing_gloo", "03-message-passing/message_passing_nccl"})
+    if (const auto path = cluster.path_of(program); std::filesystem::exists(path))
+      if (const auto why = failure_of({path, "--version"}); !why.empty())
+        return path.filename().string() + " does not start: " + why;
+  if (cluster.launcher != "mpirun") return "";
+  auto words = cluster.launcher_words;
+  words.insert(words.end(), {"-n", "1", "true"});
+  const auto why = failure_of(words);
+  return why.empty() ? "" : "'" + shell_words({}, words) + "' fails: " + why;
 }
 
 }  // namespace image_check

@@ -1,4 +1,4 @@
-#include "compare.hpp"
+#include "commands.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>

@@ -1,11 +1,7 @@
 // image-check: does this image of a cluster work, is it right, is it as fast as it was?
 // Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
-#include "compare.hpp"
-#include "node.hpp"
-#include "paths.hpp"
+#include "commands.hpp"
 #include "report.hpp"
-#include "run.hpp"
-#include "self_test.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>

@@ -1,7 +1,6 @@
-#include "node.hpp"
+#include "commands.hpp"
 
-#include "node_check/inventory.hpp"
-#include "node_check/limits.hpp"
+#include "node_check/look.hpp"
 #include "process.hpp"
 #include "site.hpp"
 

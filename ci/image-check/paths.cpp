@@ -1,4 +1,4 @@
-#include "paths.hpp"
+#include "commands.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>

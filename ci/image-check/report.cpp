@@ -32,17 +32,15 @@ const char* const page_style = R"css(
 body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 4rem;
   overflow-wrap: anywhere; }
 h2 { font-size: 1.3rem; margin: 2.5rem 0 0.75rem; }
-h3 { font-size: 1rem; margin: 0 0 0.25rem; }
 p { margin: 0.3rem 0 0.75rem; }
 small, footer, .soft { font-size: 0.85rem; color: var(--soft); }
 code { display: block; font: 0.85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre-wrap; user-select: all;
   border: 1px solid var(--rule); padding: 0.4rem 0.6rem; }
-header, article { border: 1px solid var(--rule); border-left: 0.4rem solid var(--doubt); padding: 0.8rem 1rem; margin: 0 0 1rem; }
+header { border: 1px solid var(--rule); border-left: 0.4rem solid var(--doubt); padding: 0.8rem 1rem; margin: 0 0 1rem; }
 header h1 { font-size: 1.3rem; font-weight: 400; margin: 0; }
 header strong { font-size: 1.7rem; margin-right: 0.6rem; }
 header.good { border-left-color: var(--good); }
-header.bad, article.bad { border-left-color: var(--bad); }
-article p { white-space: pre-wrap; }
+header.bad { border-left-color: var(--bad); }
 .good-text { color: var(--good); }
 .bad-text { color: var(--bad); font-weight: 700; }
 .doubt-text { color: var(--doubt); font-weight: 700; }
@@ -51,7 +49,7 @@ table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabu
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule);
   min-width: 5.5rem; max-width: 34rem; }
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
-td small, th small { display: block; font-weight: 400; }
+td small, th small { display: block; font-weight: 400; white-space: pre-line; }
 .number { text-align: right; white-space: nowrap; }
 td { white-space: pre-line; }
 svg { width: 10rem; height: 3rem; }
@@ -242,7 +240,6 @@ class Page {
     const auto [word, why] = verdict(results_);
     body_ = start_page(document_, word + ": image-check " + results_.head.suite + ", " + results_.head.started);
     top(word, why);
-    failures();
     results();
     pairs();
     with_what();
@@ -308,35 +305,18 @@ class Page {
     return few(said);
   }
 
-  void failures() {
-    const auto all = failed();
-    if (all.empty()) return;
-    const auto main = section("failures", "What failed");
-    constexpr std::size_t most = 100, most_findings = 20;
-    for (const auto* check : std::views::take(all, most)) {
-      const auto card = add(main, "article", "", check->status == Status::flaky ? "" : "bad");
-      std::string to_do = words(check->action);
-      to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
-      const std::string nodes = blamed(*check);
-      add(card, "h3", to_do + (nodes.empty() ? "" : " " + nodes) + ": " + check->check);
-      if (!check->log.empty()) {  // else it is no run, but a comparison
-        const auto where = add(card, "p", "", "soft");
-        add_text(where, fmt::format("{} after {:.1f} s, launch {} · {} · ", name_of(check->status), check->seconds,
-                                    check->launch + 1, check->title));
-        add_log(where, check->log);
-      }
-      const auto& findings = check->findings;
-      for (const auto& finding : std::views::take(findings, most_findings)) {
-        const auto item = add(card, "p");
-        add(item, "b", finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": ");
-        add_text(item, shortened(finding.text));
-      }
-      if (findings.size() > most_findings)
-        add(card, "p", fmt::format("and {} more findings in results.jsonl", findings.size() - most_findings));
-      if (findings.empty()) add(card, "p", or_nothing(check->reason));
-      if (!check->command.empty()) add(card, "code", check->command);
-    }
-    if (all.size() > most) add(main, "p", fmt::format("{} more failures are in results.jsonl.", all.size() - most));
+  // What is to be done about a failed check, and what was found.
+  std::string advice(const CheckResult& check) const {
+    constexpr std::size_t most = 20;
+    const std::string nodes = blamed(check);
+    std::string text = words(check.action) + (nodes.empty() ? "" : " " + nodes) + ":";
+    text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    for (const auto& finding : std::views::take(check.findings, most))
+      text +=
+          "\n" + finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": " + shortened(finding.text);
+    if (check.findings.size() > most)
+      text += fmt::format("\nand {} more findings in results.jsonl", check.findings.size() - most);
+    return text;
   }
 
   // Of each metric its median and range, of a curve at its largest size, and the nodes that are worse than the median.
@@ -372,8 +352,8 @@ class Page {
     return cell;
   }
 
-  // A row for each metric that was compared, with the size that is worst, and for each check, with all its launches.
-  // Metrics in question are first.
+  // A row for each check, with all its launches: first what failed, the most severe first, then metrics that were
+  // compared and are in question, each with the size that is worst, then the other checks, then the other metrics.
   void results() {
     std::vector<std::vector<Cell>> rows, as_before;
     std::set<std::string> shown;  // checks
@@ -382,6 +362,29 @@ class Page {
       by_metric[{one.metric, one.node}].push_back(&one);
       shown.insert(name_of(MetricKey{one.metric, one.band_bytes, one.node}));
     }
+    const auto metrics = metrics_of(results_.samples);
+    const auto add_row = [&](const CheckResult& check) {
+      if (!shown.insert(check.check).second) return;
+      const CheckResult* worst = &check;  // of its launches
+      int launches = 0;
+      double seconds = 0;
+      for (const auto& other : results_.checks)
+        if (other.check == check.check) {
+          ++launches, seconds += other.seconds;
+          if (worst->status == Status::pass) worst = &other;
+        }
+      Cell status = marked(name_of(worst->status));
+      status.note = fmt::format("{:.1f} s", seconds) + (launches > 1 ? fmt::format(", {} launches", launches) : "") +
+                    (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
+      Curves curves;
+      Cell found = measured_by(check.check, metrics, curves);
+      if (is_failure(*worst)) {
+        found.text = advice(*worst) + (found.text.empty() ? "" : "\n" + found.text);
+        found.note += (found.note.empty() || worst->command.empty() ? "" : "\n") + worst->command;
+      }
+      rows.push_back({{check.check, "", check.title}, status, found, {.curves = curves}, {"", "", "", worst->log}});
+    };
+    for (const auto* check : failed()) add_row(*check);
     const auto in_question = [](const Comparison& one) { return one.verdict != "same" && is_evidence(one); };
     for (const auto& [key, of] : by_metric) {
       const auto& one = **std::ranges::max_element(of, {}, [&](const Comparison* each) {
@@ -398,28 +401,11 @@ class Page {
                       {.curves = curves},
                       {}});
     }
-    const auto metrics = metrics_of(results_.samples);
-    for (const auto& check : results_.checks) {
-      if (!shown.insert(check.check).second) continue;
-      const CheckResult* worst = &check;  // of its launches
-      int launches = 0;
-      double seconds = 0;
-      for (const auto& other : results_.checks)
-        if (other.check == check.check) {
-          ++launches, seconds += other.seconds;
-          if (worst->status == Status::pass || is_failure(other)) worst = &other;
-        }
-      Cell status = marked(name_of(worst->status));
-      status.note = fmt::format("{:.1f} s", seconds) + (launches > 1 ? fmt::format(", {} launches", launches) : "") +
-                    (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
-      Curves curves;
-      Cell measured = measured_by(check.check, metrics, curves);
-      rows.push_back({{check.check, "", check.title}, status, measured, {.curves = curves}, {"", "", "", worst->log}});
-    }
+    for (const auto& check : results_.checks) add_row(check);
     std::ranges::move(as_before, std::back_inserter(rows));
     if (rows.empty()) return;
     const auto main = section("results", by_metric.empty() ? "Results" : "Results, and against the baseline");
-    add_table(main, "results", {"what", "result", "measured", "over the size", "log"}, rows);
+    add_table(main, "results", {"what", "result", "found", "over the size", "log"}, rows);
   }
 
   // Bandwidths between nodes.

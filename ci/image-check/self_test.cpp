@@ -1,8 +1,6 @@
-#include "self_test.hpp"
+#include "commands.hpp"
 
-#include "compare.hpp"
 #include "faults_json.hpp"
-#include "run.hpp"
 #include "statistics.hpp"
 
 #include <multinode/base/check.hpp>

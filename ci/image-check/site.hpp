@@ -4,7 +4,7 @@
 //   launcher            "srun --mpi=pmix --container-image=IMAGE", in place of --launcher auto
 //   budgets             seconds of a suite: {"smoke": 90, "gate": 600}
 //   kinds               of nodes: [{"nodes": "gpu[0-9]+", "at_least": {"memory_bandwidth": 200}, "at_most": {...},
-//                       "inventory": {"gpus": 8, "mounts": ["/scratch"]}}]; see inventory.hpp for that, which
+//                       "inventory": {"gpus": 8, "mounts": ["/scratch"]}}]; see node_check/look.hpp for that, which
 //                       image-check node reads. `nodes` is a regular expression; a node that none matches is an error,
 //                       and so is a metric that no check has; the metrics are named as `compare` prints them, without
 //                       node: "all_reduce bus bandwidth, mpi, 1 MiB"

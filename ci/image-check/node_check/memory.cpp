@@ -1,6 +1,6 @@
 #include "memory.hpp"
 
-#include "limits.hpp"
+#include "look.hpp"
 
 #include <multinode/base/files.hpp>
 #include <multinode/base/seconds.hpp>

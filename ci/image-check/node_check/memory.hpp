@@ -1,7 +1,7 @@
 // memory.hpp: the bandwidth of the node's memory.
 #pragma once
 
-#include "finding.hpp"
+#include "look.hpp"
 
 #include <filesystem>
 #include <optional>

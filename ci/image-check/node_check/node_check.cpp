@@ -1,8 +1,7 @@
 // node_check: is there something wrong with these nodes? Looks at each node's limits, devices, mounts, memory,
 // arithmetic and clock. Exit status, the same on all ranks: 0 nothing is wrong; 1
 // something is, or a rank failed; 2 bad command line or environment; 77 nothing of what --only names is here.
-#include "finding.hpp"
-#include "limits.hpp"
+#include "look.hpp"
 #include "memory.hpp"
 
 #include <multinode/base/program_options.hpp>

@@ -1,5 +1,5 @@
 // Two results against each other.
-#include "compare.hpp"
+#include "commands.hpp"
 #include "statistics.hpp"
 
 #include <multinode/base/options.hpp>
@@ -23,21 +23,28 @@ class CompareResults : public ::testing::Test {
   // Results of three launches on nodes of these names, whose last node has so many GPUs and such a bandwidth.
   std::string results(const std::string& name, const std::vector<std::string>& nodes, const std::string& gpus,
                       double bandwidth, const std::string& cpu = "x") {
-    const auto path = folder_ / name;
-    ResultsWriter writer(path);
+    auto facts = facts_;
+    facts.emplace("gpus", gpus);
+    std::vector<Sample> samples;
+    for (int launch = 0; launch < 3; ++launch)
+      samples.push_back({"node", "memory_bandwidth", -1, "", "more", bandwidth, launch, nodes.back()});
+    return session(name, nodes, facts, samples, cpu);
+  }
+  std::string session(const std::string& name, const std::vector<std::string>& nodes,
+                      const std::map<std::string, std::string>& facts, const std::vector<Sample>& samples,
+                      const std::string& cpu = "x") {
+    ResultsWriter writer(folder_ / name);
     Head head;
     head.command = "image-check run";
     head.nodes = nodes;
     head.machine = {{"CPU", cpu}};
     if (change_) change_(head);
     writer.write(head);
-    writer.write(Fact{"node", "gpus", gpus, nodes.back()});
-    for (const auto& [name_of_fact, value] : facts_)
-      if (!value.empty()) writer.write(Fact{"node", name_of_fact, value, nodes.back()});
-    for (int launch = 0; launch < 3; ++launch)
-      writer.write(Sample{"node", "memory_bandwidth", -1, "", "more", bandwidth, launch, nodes.back()});
+    for (const auto& [fact, value] : facts)
+      if (!value.empty()) writer.write(Fact{"node", fact, value, nodes.back()});
+    for (const auto& sample : samples) writer.write(sample);
     writer.write(Summary{});
-    return path;
+    return folder_ / name;
   }
   CompareOptions options_of(const std::string& a, const std::string& b) {
     CompareOptions options;
@@ -165,21 +172,14 @@ TEST_F(CompareResults, ALimitMayGrow) {
 // The README's least baseline, on a machine with noise: pi takes five times as long in B, and the memory a tenth of its
 // bandwidth. What the noise hides does not pass, whatever else passes.
 TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
-  const auto session = [&](const std::string& name, double pi, double memory, double rate) {
-    ResultsWriter writer(folder_ / name);
-    Head head;
-    head.command = "image-check run";
-    head.nodes = {"n"};
-    writer.write(head);
-    writer.write(Fact{"node", "memory", "16", "n"});
-    writer.write(Sample{"pi", "pi", -1, "s", "less", pi, 0, ""});
-    writer.write(Sample{"node", "memory_bandwidth", -1, "GB/s", "more", memory, 0, "n"});
-    writer.write(Sample{"gloo", "rate", -1, "GB/s", "more", rate, 0, ""});
-    writer.write(Summary{});
-    return folder_ / name;
+  const auto measured = [&](const std::string& name, double pi, double memory, double rate) {
+    return session(name, {"n"}, {{"memory", "16"}},
+                   {{"pi", "pi", -1, "s", "less", pi, 0, ""},
+                    {"node", "memory_bandwidth", -1, "GB/s", "more", memory, 0, "n"},
+                    {"gloo", "rate", -1, "GB/s", "more", rate, 0, ""}});
   };
-  session("a/1", 0.05, 10, 3), session("a/2", 0.08, 14, 3.01), session("a/3", 0.06, 8, 2.99);
-  auto options = options_of(folder_ / "a", session("slow", 0.3, 1, 3));
+  measured("a/1", 0.05, 10, 3), measured("a/2", 0.08, 14, 3.01), measured("a/3", 0.06, 8, 2.99);
+  auto options = options_of(folder_ / "a", measured("slow", 0.3, 1, 3));
   std::ostringstream out;
   auto verdict = verdict_of(options, out);
   EXPECT_EQ(verdict.summary.exit_status, 3);
@@ -189,7 +189,7 @@ TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
               "pi: no evidence: 0.3 s, and was 0.06: 400 % worse; too noisy to see any loss; worse than all of A");
   options.required = {"gloo"};  // even then
   EXPECT_EQ(verdict_of(options, out).summary.exit_status, 3);
-  options.b = session("same", 0.06, 9, 3);
+  options.b = measured("same", 0.06, 9, 3);
   EXPECT_EQ(verdict_of(options, out).summary.exit_status, 0);
   options.required.clear();
   verdict = verdict_of(options, out);
@@ -219,17 +219,10 @@ TEST_F(CompareResults, AFlakyCheckDecidesNothing) {
 // 26 metrics that see nothing have one reason.
 TEST_F(CompareResults, OneReasonIsSaidOnce) {
   std::ostringstream out;
-  for (const char* name : {"a", "b"}) {
-    ResultsWriter writer(folder_ / name);
-    Head head;
-    head.command = "image-check run";
-    head.nodes = {"n"};
-    writer.write(head);
-    for (int size = 8; size <= 4096; size *= 2)
-      writer.write(Sample{"gloo", "rate", 1.0 * size, "GB/s", "more", 3, 0, ""});
-    writer.write(Summary{});
-  }
-  EXPECT_EQ(verdict_of(options_of(folder_ / "a", folder_ / "b"), out).summary.not_run, 10);
+  std::vector<Sample> samples;
+  for (int size = 8; size <= 4096; size *= 2) samples.push_back({"gloo", "rate", 1.0 * size, "GB/s", "more", 3, 0, ""});
+  const auto a = session("a", {"n"}, {}, samples), b = session("b", {"n"}, {}, samples);
+  EXPECT_EQ(verdict_of(options_of(a, b), out).summary.not_run, 10);
   EXPECT_EQ(multinode::testing::occurrences(out.str(), "not tested: gloo\n"), 1U) << out.str();
   EXPECT_EQ(multinode::testing::occurrences(out.str(), "not run"), 0U) << out.str();
 }

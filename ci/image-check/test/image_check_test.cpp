@@ -1,6 +1,6 @@
 // image-check as a user runs it: what it says, and with what status it ends, whatever happens.
+#include "commands.hpp"
 #include "results.hpp"
-#include "self_test.hpp"
 
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
@@ -26,6 +26,7 @@
 namespace image_check::image_check_test {
 
 using namespace multinode::testing;
+using multinode::testing::text_of;  // not of a matrix
 using namespace std::chrono_literals;
 
 class ImageCheck : public ::testing::Test {
@@ -209,46 +210,6 @@ TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
   EXPECT_EQ(result.status, 3) << result.all();
   EXPECT_SAYS(result.out, "the budget of 7 s ");
   EXPECT_TRUE(read_results(out()).complete);
-}
-
-// In the middle of a check of two processes that do not end.
-class ImageCheckInTheMiddle : public ImageCheck {
- protected:
-  ImageCheckInTheMiddle() {
-    const std::string site = folder_ / "site.json";
-    folder_.write("site.json", R"({"checks": [{"name": "endless", "suite": "none", "command": "echo $$ $PPID >>)" +
-                                   (folder_ / "pids").string() + R"(; exec sleep 600"}]})");
-    running_.emplace(std::vector<std::string>{PATH_image_check, "run", "--site", site, "--only", "wiring", "--only",
-                                              "endless", "--launcher", "mnrun", "--processes-per-node", "2", "-o",
-                                              out()});
-    EXPECT_TRUE(soon([&] { return pids().size() == 4; }));
-  }
-  std::vector<pid_t> pids() const {  // of the processes and the launcher
-    std::ifstream file(folder_ / "pids");
-    return {std::istream_iterator<pid_t>(file), {}};
-  }
-  std::optional<Process> running_;
-};
-
-TEST_F(ImageCheckInTheMiddle, InterruptedItStillReports) {
-  running_->signal(SIGTERM);
-  const auto result = running_->wait();
-  EXPECT_EQ(result.status, 3) << result.all();
-  const auto results = read_results(out());
-  EXPECT_TRUE(results.complete);
-  EXPECT_EQ(results.summary.passed, 1);
-  EXPECT_EQ(results.summary.not_run, 1);
-  EXPECT_EQ(results.checks.at(1).reason, "interrupted");
-  EXPECT_TRUE(std::filesystem::exists(out() + "/report.html"));
-  EXPECT_TRUE(std::ranges::all_of(pids(), ends));
-}
-
-TEST_F(ImageCheckInTheMiddle, KilledItLeavesNoProcessAndAnIncompleteReport) {
-  running_->signal(SIGKILL);
-  running_->wait();
-  EXPECT_TRUE(std::ranges::all_of(pids(), ends));
-  EXPECT_EQ(image_check({"report", out()}).status, 0);
-  EXPECT_SAYS(text_of(out() + "/report.html"), "INCOMPLETE");
 }
 
 // The self-test with these faults, each in its own process. That no other detector sees a fault is the proof that it

@@ -1,5 +1,5 @@
 // The matrix between nodes: what is slow in it, and what is named.
-#include "paths.hpp"
+#include "commands.hpp"
 
 #include <gtest/gtest.h>
 

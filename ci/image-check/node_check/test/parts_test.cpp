@@ -1,6 +1,5 @@
 // The parts of node_check, with faults planted.
-#include "../inventory.hpp"
-#include "../limits.hpp"
+#include "../look.hpp"
 #include "../memory.hpp"
 
 #include <test/support/program_test.hpp>

@@ -1,7 +1,8 @@
-// limits.hpp: what this process may use, and the devices that it sees.
+// look.hpp: what was found of a node, without loading any library: limits, the devices that it sees, and whether it has
+// what its site says.
 #pragma once
 
-#include "finding.hpp"
+#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -11,6 +12,38 @@
 #include <vector>
 
 namespace node_check {
+
+struct Finding {
+  std::string what;
+  nlohmann::json value;  // a number where more or less is better, else a number or a text; null: unknown
+  std::string unit;
+  std::string better = "equal";   // or "more", "less"; "same": equal in all processes, whatever it was before
+  std::optional<bool> ok = true;  // nothing: what this looks at is not here
+  std::string why;                // and, where it is wrong, what to do
+};
+using Findings = std::vector<Finding>;
+
+inline Finding absent(std::string what, std::string why) {
+  return {std::move(what), nullptr, "", "equal", std::nullopt, std::move(why)};
+}
+inline Finding faulty(std::string what, std::string why) {
+  return {std::move(what), nullptr, "", "equal", false, std::move(why)};
+}
+
+// As a line of results: what rank `rank` found on `host`.
+inline nlohmann::json line_of(const Finding& finding, const std::string& host, int rank) {
+  return {{"what", finding.what},
+          {"rank", rank},
+          {"host", host},
+          {"value", finding.value},
+          {"unit", finding.unit},
+          {"better", finding.better},
+          {"ok", finding.ok ? nlohmann::json(*finding.ok) : nlohmann::json()},
+          {"why", finding.ok == false ? host + ": " + finding.why : finding.why}};
+}
+
+// Adds to what is wrong, or noteworthy: "one thing; another thing".
+inline void add(std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; }
 
 // Undoes what a launcher bound this process to: the node is looked at, not a rank's part of it. What a cpuset withholds
 // stays withheld.
@@ -61,5 +94,15 @@ Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseco
 // How long a file of 4 KiB takes to reach the disk of `folder`. In /dev/shm, where nothing is to be written, it takes
 // no time, unless something intercepts system calls.
 Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory = "/dev/shm");
+
+// What is wanted is an object, all members of which are optional:
+//   gpus, rdma_ports (ACTIVE ones), rdma_gbit_per_s (of each of them), cpus, memory_gib   at least
+//   gpu, driver               the name of each GPU and the version: regular expressions that match the whole
+//   mounts                    ["/scratch"]
+// Throws std::runtime_error for an unknown member, and for a value of another type.
+void check_inventory(const nlohmann::json& wanted);
+
+// One finding, "inventory", by the files below `root`. GPUs are those of NVIDIA's driver.
+Finding look_at_inventory(const nlohmann::json& wanted, const std::filesystem::path& root = "/");
 
 }  // namespace node_check
