@@ -88,8 +88,7 @@ class GidSearch {
  public:
   GidSearch(const Port& port, NcclVersion version, const Environment& variables)
       : port_(port),
-        tolerates_einval_(version >= NcclVersion{2, 26, 2}),
-        initializes_candidate_(version >= NcclVersion{2, 26, 2}),
+        goes_on_(version >= NcclVersion{2, 26, 2}),
         ipv4_(text_of(variables, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"),
         roce_version_(number_of(variables, "NCCL_IB_ROCE_VERSION_NUM", 2)),
         range_(text_of(variables, "NCCL_IB_ADDR_RANGE"), ipv4_, version) {}
@@ -97,7 +96,6 @@ class GidSearch {
   NcclGid run() const {
     if (range_.crashes) return {.failure = "SIGSEGV"};
     Gid taken = slot(0);
-    bool undefined = false;
     for (int next = 1; next < port_.slots; ++next) {
       const Gid candidate = slot(next);
       if (is_ipv4(candidate.address) != ipv4_ || !range_.contains(candidate.address, ipv4_)) continue;
@@ -106,20 +104,17 @@ class GidSearch {
         continue;
       }
       if (!is_valid(candidate.address)) continue;
-      for (const Gid& gid : {taken, candidate})
-        if (const std::string failure = version_of(gid).failure; !failure.empty()) return {.failure = failure};
-      const std::optional<int> old_version = version_of(taken).number;
-      std::optional<int> new_version = version_of(candidate).number;
-      if (!new_version && initializes_candidate_) new_version = -1;
-      const bool is_better = !is_valid(taken.address);
-      if (new_version.value_or(roce_version_) != roce_version_ || (!is_better && old_version == roce_version_))
+      const Version old_version = version_of(taken), new_version = version_of(candidate);
+      for (const Version& one : {old_version, new_version})
+        if (!one.failure.empty()) return {.failure = one.failure};
+      const bool is_better = !is_valid(taken.address), is_known = new_version.number || goes_on_;
+      if ((is_known && new_version.number.value_or(-1) != roce_version_) ||
+          (!is_better && old_version.number == roce_version_))
         continue;
-      if (!new_version || (!old_version && !is_better))
-        undefined = true;  // the search may go either way, unless it fails later
-      else
-        taken = candidate;
+      if (!is_known || (!old_version.number && !is_better)) return {.failure = NcclGid::may_fail};
+      taken = candidate;
     }
-    return undefined ? NcclGid{.failure = "undefined"} : NcclGid{taken.index};
+    return {taken.index};
   }
 
  private:
@@ -136,7 +131,7 @@ class GidSearch {
     if (gid.type == GidType::roce_v1 || gid.type == GidType::infiniband) return {1, ""};
     if (gid.type == GidType::roce_v2) return {2, ""};
     const int error = gid.type_error == EISDIR ? EINVAL : gid.type_error;  // folders stand for such slots in the trees
-    if (!error || (error == EINVAL && tolerates_einval_)) return {};
+    if (!error || (error == EINVAL && goes_on_)) return {};
     // sysfs refuses these when a file is opened.
     const bool at_open = error == ENOENT || error == EACCES || error == EPERM;
     const char* const name = strerrorname_np(error);
@@ -146,7 +141,7 @@ class GidSearch {
   }
 
   const Port& port_;
-  bool tolerates_einval_, initializes_candidate_;
+  bool goes_on_;  // after EINVAL, and its variable for the candidate's version is initialized
   bool ipv4_;
   int roce_version_;
   Range range_;

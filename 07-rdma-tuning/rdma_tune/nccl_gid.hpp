@@ -20,10 +20,10 @@ struct NcclVersion {
 
 // What NCCL does with a port.
 struct NcclGid {
-  int index = -1;  // -1: it fails
-  std::string failure =
-      "";  // "read types/10: EINVAL", "ibv_query_gid(24)", "SIGSEGV"; "undefined": NCCL reads a variable
-           // that it has not initialized, so the index depends on the compiler and on earlier calls
+  int index = -1;            // -1: it fails
+  std::string failure = "";  // "read types/10: EINVAL", "ibv_query_gid(24)", "SIGSEGV", or:
+  // NCCL reads a variable that it has not initialized, so what it takes depends on the compiler and on earlier calls.
+  static constexpr const char* may_fail = "may fail: set the index";
 };
 NcclGid nccl_gid(const Port& port, NcclVersion version, const multinode::Environment& variables);
 

@@ -47,7 +47,7 @@ std::string nearest_gpus(const System& system, const Device& device) {
 // What NCCL does with a port; null: nothing.
 std::string text_of(const NcclGid* gid, const Port& port) {
   if (!gid) return "not used";
-  if (gid->failure == "undefined") return "undefined";
+  if (gid->failure == NcclGid::may_fail) return gid->failure;
   if (!gid->failure.empty()) return "fails: " + gid->failure;
   return port.link_layer == LinkLayer::infiniband ? "used" : std::to_string(gid->index);
 }

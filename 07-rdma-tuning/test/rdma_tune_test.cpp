@@ -77,7 +77,7 @@ TEST(RdmaTune, SaysWhatNcclTakes) {
   const Tree pod = Tree::load("pod-vf"), silent = Tree::load("ipv4-link-local"), pairs = Tree::load("mlx5-pairs");
   EXPECT_SAYS(tune(pod, {"--nccl", "2.20"}).out, "  0  yes, GID 7\n");
   EXPECT_SAYS(tune(pod, {"--nccl", "2.21"}).out, "  fails: read types/2: EINVAL  yes, GID 7\n");
-  EXPECT_SAYS(tune(pod, {"--nccl", "2.26.2"}).out, "  undefined    yes, GID 7\n");
+  EXPECT_SAYS(tune(pod, {"--nccl", "2.26.2"}).out, "  may fail: set the index  yes, GID 7\n");
   EXPECT_SAYS(tune(Tree("include pod-vf\n" + hidden)).out, "note: mlx5_4 port 1: empty slots before GID 7. In a pod, ");
   EXPECT_SAYS(tune(silent).out, "  3  yes, GID 5\n");
   EXPECT_SAYS(tune(silent).out, "warning: NCCL 2.28 would not use these ports and GIDs without settings");
