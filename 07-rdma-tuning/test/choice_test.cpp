@@ -46,13 +46,18 @@ struct Chosen {
   }
 };
 
+// The exports for one index and these ports.
+std::string one_index(int gid, const std::string& ports) {
+  const std::string number = std::to_string(gid);
+  return "NCCL_IB_GID_INDEX=" + number + " UCX_NET_DEVICES=" + ports + " UCX_IB_GID_INDEX=" + number;
+}
+
 Wanted on(const std::string& subnet) { return {.subnet = Subnet::parse(subnet)}; }
 
 const std::string link_local_on_rail1 = "addresses mlx5_1 rail1 2 169.254.1.9";
 
 TEST(Choice, OfEachTree) {
-  const std::string soft =
-                        "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n",
+  const std::string unchecked = " UCX_UD_VERBS_ETH_DGID_CHECK=n", soft = one_index(1, "rxe0:1") + unchecked,
                     sockets = "NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0",
                     rule = "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=",
                     of_8 = "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1";
@@ -69,134 +74,100 @@ TEST(Choice, OfEachTree) {
                                   "F 444 " + mlx5_1 + "/rate = 0" + rate + roce + "0 0 roce0 Ethernet eth2 8 25" +
                                   rate + "addresses roce0 eth2 0 10.2.0.5\n" + roce + "1 0 roce1 Ethernet eth3 8 100" +
                                   rate + "addresses roce1 eth3 0 10.3.0.5";
-  const struct {
-    std::string tree;
-    std::vector<std::string> lines;  // of Chosen::text()
-    std::string exports;             // "": not compared
-    Wanted wanted = {};
-    std::string more = "";  // lines added to the tree
-  } cases[] = {
-      {"s1-plain", {"rxe0 0: link-local (fe80)\n", "rxe0 1: chosen, RoCE v2, IPv4\n", "rxe0 2: IPv6\n"}, soft},
-      {"s1-plain", {"rxe0 2: chosen, RoCE v2, IPv6\n"}, "", {.family = Family::ipv6}},
-      {"s1-plain", {"rxe0 2: chosen"}, "", on("fd00::/8")},
-      {"s2-readd",
-       {"rxe0 1: chosen", "rxe0 3: fits too, but 1 comes first; see --subnet\n",
-        "warning: rxe0 port 1: 2 GIDs fit, and the first is taken"},
-       soft},
-      {"s2-readd", {"rxe0 1: not in 10.9.0.0/16\n", "rxe0 3: chosen"}, "", on("10.9.0.0/16")},
-      {"s3-nov4", {"rxe0 2: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"}, ""},
-      {"s4-vlan", {"rxe0 4: VLAN 100\n"}, soft},
-      {"s4-vlan", {"rxe0 4: chosen"}, "", on("192.168.100.0/24")},
-      {"s5-multi",
-       {"warning: rxe0 port 1 is slower than others (2.5 Gb/sec"},
-       "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
-      {"s6-down", {"rxe1 0: link-local (fe80)\n", "rxe1 1: port is DOWN\n", "rxe2: port is DOWN\n"}, soft},
-      {"s7-bond",
-       {},
-       "NCCL_IB_GID_INDEX=1 UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
-      {"s8-netns-shared",
-       {"rxe_bond_0 0: link-local (fe80)\n", "rxe_bond_0 1: of another network namespace: no bond0 here\n"},
-       "",  // the port is ACTIVE: NCCL may find what sysfs hides
-       {},
-       shared_mode},
-      {"pod-vf",
-       {"mlx5_4 2: of another network namespace? cannot read its type: Is a directory\n", "mlx5_4 7: chosen"},
-       "NCCL_IB_GID_INDEX=7 UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7"},
-      {"mlx5-pairs", {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "mlx5_0 5: IPv6\n"}, ""},
-      {"mlx5-pairs", {"mlx5_0 5: chosen"}, "", {.family = Family::ipv6}},
-      {"mlx5-pairs",
-       {"mlx5_0: neither InfiniBand nor RoCE: node type RNIC\n"},
-       "",
-       {},
-       "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n"},
-      {"bond-12", {}, "NCCL_IB_GID_INDEX=15 UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15"},
-      {"ipv4-link-local",
-       {"mlx5_0 3: link-local (169.254)\n", "mlx5_0 5: chosen"},
-       "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
-      {"ipv6-only",  // NCCL looks for IPv4 unless a variable asks for IPv6
-       {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"},
-       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
-      {"ipv6-only",
-       {"mlx5_0 3: IPv6\n", "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n"},
-       "",
-       {.family = Family::ipv4}},
-      {"ports-down",
-       {"mlx5_0 3: port is DOWN\n", "mlx5_2 3: port is INIT\n",
-        "warning: mlx5_2 port 1 is left out, INIT: has no subnet manager configured it?\n"},
-       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3"},
-      {"vlan",
-       {"mlx5_0 5: chosen", "warning: the addresses of a VLAN are used, as there is no other IPv4 address\n"},
-       "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
-      {"vlan", {"mlx5_0: port is DOWN\n"}, sockets, {}, "F 444 /sys/class/infiniband/mlx5_0/ports/1/state = 1: DOWN"},
-      // 169.254 is all that netplan's `link-local: [ ipv4 ]` gives: NCCL takes it by itself, and so does rdma_tune.
-      {"ipv4-link-local",
-       {"mlx5_0 3: chosen",
-        "warning: link-local addresses (169.254) are used, as there are no others: no router forwards them\n"},
-       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3",
-       {},
-       no_address},
-      {"ipv4-link-local",
-       {"mlx5_0 3: chosen"},
-       "NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1 "
-       "UCX_IB_GID_INDEX=3",
-       on("169.254.0.0/16")},
-      {"infiniband", {"mlx5_0 0: InfiniBand needs none\n"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
-      {"infiniband-and-roce",
-       {"mlx5_4 3: RoCE beside InfiniBand, which is as fast as any network of it; see --device\n",
-        "warning: left out: mlx5_4 port 1 (100 Gb/sec (4X EDR)), mlx5_9 port 1 (100 Gb/sec (4X EDR)), RoCE beside"},
-       "NCCL_IB_HCA==" + of_8 + " UCX_NET_DEVICES=" + of_8},
-      // 100 Gbit/s of InfiniBand beside two networks of RoCE, 25 and 100: no sum over networks.
-      {"infiniband",
-       {"mlx5_0: usable\n"},
-       "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
-       {},
-       beside_roce},
-      {"infiniband-and-roce",
-       {"mlx5_0: not asked for\n"},
-       "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3",
-       {.devices = {"mlx5_4", "mlx5_9"}}},
-      {"two-indices",
-       {"mlx5_0 3: chosen", "mlx5_1 5: chosen",
-        "warning: 2 networks fit, and all are taken: 10.1.0.0/24 (mlx5_0), 10.1.1.0/24 (mlx5_1); if they cannot reach "
-        "each other, choose one: --subnet 10.1.0.0/24\n"},
-       "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
-      {"two-indices",  // without a range, NCCL takes 169.254.1.9, which comes first
-       {"mlx5_1 5: chosen"},
-       rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
-       {},
-       link_local_on_rail1},
-      {"two-indices",
-       {},
-       rule + "10.1.0.0/16 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
-       on("10.1.0.0/16")},
-      {"two-indices", {}, rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {}, hidden_slots},
-      {"eight-hcas",
-       {},
-       "NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 "
-       "UCX_IB_GID_INDEX=3"},
-      {"unreadable",
-       {"mlx5_0 0: link-local (fe80)\nmlx5_0 2: RoCE v1\nmlx5_0 3: chosen", "mlx5_1: port state not known\n",
-        "mlx5_2: link layer not known\n"},
-       "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
-      {"no-device", {}, sockets},
-      {"unreadable", {}, "", {}, "X /sys/class/infiniband\nL /sys/class/infiniband -> infiniband"},  // could not look
-      {"efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, ""},
-  };
-  for (const auto& [tree, lines, exports, wanted, more] : cases) {
+  // Lines of Chosen::text(); exports "": not compared; `more`: lines added to the tree.
+  const auto expect = [](const std::string& tree, const std::vector<std::string>& lines, const std::string& exports,
+                         const Wanted& wanted = {}, const std::string& more = "") {
     SCOPED_TRACE(tree + " " + more);
     const Chosen chosen(tree, wanted, more);
     for (const std::string& line : lines) EXPECT_SAYS(chosen.text(), line);
     EXPECT_EQ(exports.empty() ? "" : chosen.exports(), exports);
-  }
+  };
+  expect("s1-plain", {"rxe0 0: link-local (fe80)\n", "rxe0 1: chosen, RoCE v2, IPv4\n", "rxe0 2: IPv6\n"}, soft);
+  expect("s1-plain", {"rxe0 2: chosen, RoCE v2, IPv6\n"}, "", {.family = Family::ipv6});
+  expect("s1-plain", {"rxe0 2: chosen"}, "", on("fd00::/8"));
+  expect("s2-readd",
+         {"rxe0 1: chosen", "rxe0 3: fits too, but 1 comes first; see --subnet\n",
+          "warning: rxe0 port 1: 2 GIDs fit, and the first is taken"},
+         soft);
+  expect("s2-readd", {"rxe0 1: not in 10.9.0.0/16\n", "rxe0 3: chosen"}, "", on("10.9.0.0/16"));
+  expect("s3-nov4", {"rxe0 2: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"}, "");
+  expect("s4-vlan", {"rxe0 4: VLAN 100\n"}, soft);
+  expect("s4-vlan", {"rxe0 4: chosen"}, "", on("192.168.100.0/24"));
+  expect("s5-multi", {"warning: rxe0 port 1 is slower than others (2.5 Gb/sec"},
+         one_index(1, "rxe0:1,rxe1:1,rxe2:1") + unchecked);
+  expect("s6-down", {"rxe1 0: link-local (fe80)\n", "rxe1 1: port is DOWN\n", "rxe2: port is DOWN\n"}, soft);
+  expect("s7-bond", {}, one_index(1, "rxe_bond_0:1") + unchecked);
+  // The port is ACTIVE: NCCL may find what sysfs hides.
+  expect("s8-netns-shared",
+         {"rxe_bond_0 0: link-local (fe80)\n", "rxe_bond_0 1: of another network namespace: no bond0 here\n"}, "", {},
+         shared_mode);
+  expect("pod-vf",
+         {"mlx5_4 2: of another network namespace? cannot read its type: Is a directory\n", "mlx5_4 7: chosen"},
+         one_index(7, "mlx5_4:1"));
+  expect("mlx5-pairs", {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "mlx5_0 5: IPv6\n"}, "");
+  expect("mlx5-pairs", {"mlx5_0 5: chosen"}, "", {.family = Family::ipv6});
+  expect("mlx5-pairs", {"mlx5_0: neither InfiniBand nor RoCE: node type RNIC\n"}, "", {},
+         "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n");
+  expect("bond-12", {}, one_index(15, "mlx5_bond_0:1"));
+  expect("ipv4-link-local", {"mlx5_0 3: link-local (169.254)\n", "mlx5_0 5: chosen"}, one_index(5, "mlx5_0:1"));
+  expect("ipv6-only",  // NCCL looks for IPv4 unless a variable asks for IPv6
+         {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"},
+         one_index(3, "mlx5_0:1"));
+  expect("ipv6-only", {"mlx5_0 3: IPv6\n", "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n"},
+         "", {.family = Family::ipv4});
+  expect("ports-down",
+         {"mlx5_0 3: port is DOWN\n", "mlx5_2 3: port is INIT\n",
+          "warning: mlx5_2 port 1 is left out, INIT: has no subnet manager configured it?\n"},
+         one_index(3, "mlx5_1:1"));
+  expect("vlan", {"mlx5_0 5: chosen", "warning: the addresses of a VLAN are used, as there is no other IPv4 address\n"},
+         one_index(5, "mlx5_0:1"));
+  expect("vlan", {"mlx5_0: port is DOWN\n"}, sockets, {}, "F 444 /sys/class/infiniband/mlx5_0/ports/1/state = 1: DOWN");
+  // 169.254 is all that netplan's `link-local: [ ipv4 ]` gives: NCCL takes it by itself, and so does rdma_tune.
+  expect("ipv4-link-local",
+         {"mlx5_0 3: chosen",
+          "warning: link-local addresses (169.254) are used, as there are no others: no router forwards them\n"},
+         one_index(3, "mlx5_0:1"), {}, no_address);
+  expect("ipv4-link-local", {"mlx5_0 3: chosen"},
+         "NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1 "
+         "UCX_IB_GID_INDEX=3",
+         on("169.254.0.0/16"));
+  expect("infiniband", {"mlx5_0 0: InfiniBand needs none\n"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
+  expect("infiniband-and-roce",
+         {"mlx5_4 3: RoCE beside InfiniBand, which is as fast as any network of it; see --device\n",
+          "warning: left out: mlx5_4 port 1 (100 Gb/sec (4X EDR)), mlx5_9 port 1 (100 Gb/sec (4X EDR)), RoCE beside"},
+         "NCCL_IB_HCA==" + of_8 + " UCX_NET_DEVICES=" + of_8);
+  // 100 Gbit/s of InfiniBand beside two networks of RoCE, 25 and 100: no sum over networks.
+  expect("infiniband", {"mlx5_0: usable\n"}, "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {},
+         beside_roce);
+  expect("infiniband-and-roce", {"mlx5_0: not asked for\n"},
+         "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 " + one_index(3, "mlx5_4:1,mlx5_9:1"), {.devices = {"mlx5_4", "mlx5_9"}});
+  expect(
+      "two-indices",
+      {"mlx5_0 3: chosen", "mlx5_1 5: chosen",
+       "warning: 2 networks fit, and all are taken: 10.1.0.0/24 (mlx5_0), 10.1.1.0/24 (mlx5_1); if they cannot reach "
+       "each other, choose one: --subnet 10.1.0.0/24\n"},
+      "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
+  expect("two-indices",  // without a range, NCCL takes 169.254.1.9, which comes first
+         {"mlx5_1 5: chosen"}, rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {}, link_local_on_rail1);
+  expect("two-indices", {},
+         rule + "10.1.0.0/16 NCCL_SOCKET_IFNAME==rail0 GLOO_SOCKET_IFNAME=rail0 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
+         on("10.1.0.0/16"));
+  expect("two-indices", {}, rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {}, hidden_slots);
+  expect("eight-hcas", {}, one_index(3, "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1"));
+  expect("unreadable",
+         {"mlx5_0 0: link-local (fe80)\nmlx5_0 2: RoCE v1\nmlx5_0 3: chosen", "mlx5_1: port state not known\n",
+          "mlx5_2: link layer not known\n"},
+         "NCCL_IB_HCA==mlx5_0:1 " + one_index(3, "mlx5_0:1"));
+  expect("no-device", {}, sockets);
+  expect("unreadable", {}, "", {}, "X /sys/class/infiniband\nL /sys/class/infiniband -> infiniband");  // could not look
+  expect("efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, "");
 }
 
 // NCCL before 2.21 has no rule and takes one index for all ports.
 TEST(Choice, AnIndexWhereThePortsShareOne) {
   const Chosen two("two-indices");
-  EXPECT_EQ(Chosen("ipv4-link-local").exports({2, 20}),
-            "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-  EXPECT_EQ(two.exports({2, 20}),
-            "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
+  EXPECT_EQ(Chosen("ipv4-link-local").exports({2, 20}), one_index(5, "mlx5_0:1"));
+  EXPECT_EQ(two.exports({2, 20}), "NCCL_IB_HCA==mlx5_0:1 " + one_index(3, "mlx5_0:1"));
   EXPECT_SAYS(rdma::exports(two.system, two.choice, {2, 20}).at(0).remark, "without mlx5_1");
 }
 
@@ -204,14 +175,20 @@ TEST(Choice, AnIndexWhereThePortsShareOne) {
 TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
   const Tree tree = Tree::load("mlx5-pairs");
   System system = rdma::read_system(tree.sys());
-  for (rdma::NetDevice& net : system.net_devices)
-    if (net.name == "enp61s0") net.addresses = {"10.1.0.50/24", "fe80::1/64"};
-  Choice choice = choose(system, Wanted{Family::ipv4, {}, {}});
-  EXPECT_EQ(choice.ports.at(0).chosen, -1);
-  EXPECT_EQ(choice.ports.at(0).gids.at(3).reason, "of another network namespace: not an address of enp61s0 here");
-  for (rdma::NetDevice& net : system.net_devices)
-    if (net.name == "enp61s0") net.addresses = {"10.1.0.5/24", "fe80::1/64"};
-  EXPECT_EQ(choose(system, {}).ports.at(0).chosen, 3);
+  const auto choice_with = [&](const std::string& address) {
+    std::ranges::find(system.net_devices, "enp61s0", &rdma::NetDevice::name)->addresses = {address, "fe80::1/64"};
+    return choose(system, {.family = Family::ipv4}).ports.at(0);
+  };
+  EXPECT_EQ(choice_with("10.1.0.5/24").chosen, 3);
+  const PortChoice other = choice_with("10.1.0.50/24");
+  EXPECT_EQ(other.chosen, -1);
+  EXPECT_EQ(other.gids.at(3).reason, "of another network namespace: not an address of enp61s0 here");
+}
+
+std::string exported(const System& system, const std::string& name) {
+  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
+    if (one.name == name) return one.value;
+  return "none";
 }
 
 // Where the interfaces' prefixes are known, the range covers the addresses of the other nodes.
@@ -222,19 +199,14 @@ TEST(Choice, TheRangeIsThatOfTheInterfaces) {
     if (net.name == "rail0") net.addresses = {"fe80::1/64", "10.1.0.5/20"};
     if (net.name == "rail1") net.addresses = {"10.1.1.5/24"};
   }
-  std::string range;
-  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
-    if (one.name == "NCCL_IB_ADDR_RANGE") range = one.value;
-  EXPECT_EQ(range, "10.1.0.0/20");
+  EXPECT_EQ(exported(system, "NCCL_IB_ADDR_RANGE"), "10.1.0.0/20");
 }
 
 // The interface for sockets on a machine without RDMA, of those given.
 std::string socket_interface(const std::vector<rdma::NetDevice>& net_devices) {
   System system;
   system.net_devices = net_devices;
-  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
-    if (one.name == "NCCL_SOCKET_IFNAME") return one.value;
-  return "none";
+  return exported(system, "NCCL_SOCKET_IFNAME");
 }
 
 TEST(Choice, TheInterfaceForSockets) {
@@ -246,8 +218,7 @@ TEST(Choice, TheInterfaceForSockets) {
       route{.name = "veth0", .is_up = true, .has_default_route = true, .is_virtual = true},
       vlan{.name = "eth1.5", .is_up = true, .vlan = 5}, docker{.name = "docker0", .is_up = true, .is_virtual = true},
       container{.name = "eth0", .is_up = true, .is_virtual = true};
-  EXPECT_EQ(socket_interface({}), "none");
-  EXPECT_EQ(socket_interface({lo, down}), "none");
+  for (const auto& none : {std::vector<rdma::NetDevice>{}, {lo, down}}) EXPECT_EQ(socket_interface(none), "none");
   EXPECT_EQ(socket_interface({lo, down, docker, eth0}), "=eth0");
   EXPECT_EQ(socket_interface({docker, slave, bond, lo}), "=bond0");
   EXPECT_EQ(socket_interface({ipoib, vlan, eth1}), "=eth1");

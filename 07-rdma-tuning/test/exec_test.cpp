@@ -32,60 +32,59 @@ TEST(Exec, SetsVariablesAndReplacesItself) {
   EXPECT_EQ(result.out, std::to_string(pid) + " 5\n");
 }
 
-TEST(Exec, KeepsWhatIsSet) {
-  const Tree tree = Tree::load("ipv4-link-local");
-  const Result result = exec(tree, {"-v", "--", "sh", "-c", print_variables},
-                             {{"NCCL_IB_ADDR_RANGE", "10.0.0.0/8"}, {"UCX_NET_DEVICES", "eth0"}});
-  EXPECT_EQ(result.status, 0);
+TEST(Exec, SetsWhatIsMissing) {
+  const auto expect = [](const Tree& tree, const std::string& option, const Environment& set, const std::string& out,
+                         const std::string& says) {
+    const Result result = exec(tree, {option, "--", "sh", "-c", print_variables}, set);
+    EXPECT_EQ(result.status, 0);
+    EXPECT_EQ(result.out, out);
+    EXPECT_SAYS(result.err, says);
+  };
+  const Tree roce = Tree::load("ipv4-link-local");
   // No index, which would overrule the range.
-  EXPECT_EQ(result.out, "NCCL_IB_ADDR_RANGE=10.0.0.0/8\nUCX_IB_GID_INDEX=5\nUCX_NET_DEVICES=eth0\n");
-  EXPECT_SAYS(result.err, ": set UCX_IB_GID_INDEX=5; was set before: UCX_NET_DEVICES=eth0\n");
-}
-
-// A value in one of NCCL's configuration files counts as set.
-TEST(Exec, KeepsWhatNcclsFilesSet) {
-  const Tree tree = Tree::load("ipv4-link-local");
-  const std::string file = (tree / "nccl.conf").string();
+  const std::string range = "NCCL_IB_ADDR_RANGE=10.0.0.0/8\nUCX_IB_GID_INDEX=5\nUCX_NET_DEVICES=eth0\n";
+  expect(roce, "-v", {{"NCCL_IB_ADDR_RANGE", "10.0.0.0/8"}, {"UCX_NET_DEVICES", "eth0"}}, range,
+         ": set UCX_IB_GID_INDEX=5; was set before: UCX_NET_DEVICES=eth0\n");
+  // A value in one of NCCL's configuration files counts as set.
+  const std::string file = (roce / "nccl.conf").string();
   std::ofstream(file) << "# of this cluster\nNCCL_IB_GID_INDEX=3\n";
-  const Result result = exec(tree, {"--", "sh", "-c", print_variables}, {{"NCCL_CONF_FILE", file}});
-  EXPECT_EQ(result.out, "NCCL_CONF_FILE=" + file + "\nUCX_IB_GID_INDEX=5\nUCX_NET_DEVICES=mlx5_0:1\n");
+  expect(roce, "-v", {{"NCCL_CONF_FILE", file}},
+         "NCCL_CONF_FILE=" + file + "\nUCX_IB_GID_INDEX=5\nUCX_NET_DEVICES=mlx5_0:1\n", "");
+  const auto sockets = [](const std::string& interface) {
+    return "NCCL_NSOCKS_PERTHREAD=8\nNCCL_SOCKET_IFNAME==" + interface +
+           "\nNCCL_SOCKET_NTHREADS=4\nUCX_NET_DEVICES=" + interface + "\n";
+  };
+  expect(roce, "--sockets", {}, "NCCL_IB_DISABLE=1\n" + sockets("rail0"), "");
+  expect(Tree::load("no-device"), "-v", {}, sockets("eth0"),
+         ": no RDMA device here. Variables for sockets are set, and no others\n");
+  expect(Tree::load("efa"), "-v", {}, "",
+         "rdmap59s0 is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in "
+         "aws-ofi-nccl");
 }
 
 // A variable that sends NCCL elsewhere is kept, and the user learns of it, once per node and without -v.
 TEST(Exec, WarnsOfVariablesThatLeadNcclAstray) {
-  const struct {
-    const char* tree;
-    Environment set;
-    std::string warning;
-  } cases[] = {
-      {"mlx5-pairs", {{"NCCL_IB_GID_INDEX", "3"}, {"NCCL_IB_HCA", "mlx5"}}, ""},
-      {"ipv4-link-local", {{"NCCL_IB_GID_INDEX", "3"}}, "NCCL_IB_GID_INDEX=3 (rdma_tune: 5) makes"},
-      {"ipv4-link-local", {{"NCCL_IB_ADDR_RANGE", "10.9.0.0/16"}}, "NCCL_IB_ADDR_RANGE=10.9.0.0/16 makes"},
-      {"ports-down", {{"NCCL_IB_HCA", "mlx5_0"}}, "NCCL_IB_HCA=mlx5_0 makes"},
-      {"infiniband-and-roce", {{"NCCL_IB_HCA", "mlx5"}}, "NCCL_IB_HCA=mlx5 (rdma_tune: =mlx5_0:1,mlx5_1:1,mlx5_2:1,"},
-      {"infiniband-and-roce",
-       {{"NCCL_IB_HCA", "mlx5_4"}, {"NCCL_NET", "Socket"}},
-       "NCCL_NET=Socket, NCCL_IB_HCA=mlx5_4 (rdma_tune: ="},
-  };
-  for (const auto& [tree, set, warning] : cases) {
+  const auto expect = [](const char* tree, const Environment& set, const std::string& warning) {
     const Result result = exec(Tree::load(tree), {"--", "sh", "-c", print_variables}, set);
     EXPECT_EQ(result.status, 0);
     for (const auto& [name, value] : set) EXPECT_SAYS(result.out, name + "=" + value + "\n");
     EXPECT_EQ(multinode::testing::occurrences(result.err, " use other ports or GIDs than rdma_tune: unset "),
               warning.empty() ? 0U : 1U);
     EXPECT_SAYS(result.err, warning);
-  }
+  };
+  const char *both = "infiniband-and-roce", *local = "ipv4-link-local";
+  expect("mlx5-pairs", {{"NCCL_IB_GID_INDEX", "3"}, {"NCCL_IB_HCA", "mlx5"}}, "");
+  expect(local, {{"NCCL_IB_GID_INDEX", "3"}}, "NCCL_IB_GID_INDEX=3 (rdma_tune: 5) makes");
+  expect(local, {{"NCCL_IB_ADDR_RANGE", "10.9.0.0/16"}}, "NCCL_IB_ADDR_RANGE=10.9.0.0/16 makes");
+  expect("ports-down", {{"NCCL_IB_HCA", "mlx5_0"}}, "NCCL_IB_HCA=mlx5_0 makes");
+  expect(both, {{"NCCL_IB_HCA", "mlx5"}}, "NCCL_IB_HCA=mlx5 (rdma_tune: =mlx5_0:1,mlx5_1:1,mlx5_2:1,");
+  expect(both, {{"NCCL_IB_HCA", "mlx5_4"}, {"NCCL_NET", "Socket"}},
+         "NCCL_NET=Socket, NCCL_IB_HCA=mlx5_4 (rdma_tune: =");
   const Tree two = Tree::load("two-indices");
   EXPECT_SAYS(exec(two, {"--", "true"}).err, ": warning: 2 networks fit, and all are taken: 10.1.0.0/24 (mlx5_0), ");
-  EXPECT_EQ(exec(two, {"--", "true"},
-                 {{"RANK", "1"},
-                  {"WORLD_SIZE", "2"},
-                  {"LOCAL_RANK", "1"},
-                  {"LOCAL_WORLD_SIZE", "2"},
-                  {"MASTER_ADDR", "a"},
-                  {"MASTER_PORT", "1"}})
-                .err,
-            "");
+  const Environment rank_1{{"RANK", "1"},        {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  EXPECT_EQ(exec(two, {"--", "true"}, rank_1).err, "");
   EXPECT_EQ(exec(two, {"--subnet", "10.1.0.0/16", "--", "true"}).err, "");
 }
 
@@ -104,25 +103,16 @@ TEST(Exec, AsksForTheVersionOfNcclOnlyWhereTheIndicesDiffer) {
   EXPECT_EQ(exec(one, {"--", python, "-c", "echo $NCCL_IB_HCA"}).out, "\n");
 }
 
-TEST(Exec, ACommandThatCannotBeRun) {
-  const Tree tree = Tree::load("mlx5-pairs");
-  const Result missing = exec(tree, {"--", "no-such-command"}), folder = exec(tree, {"--", "/"});
-  EXPECT_EQ(missing.status, 127);
-  EXPECT_EQ(missing.err, "rdma_tune exec: cannot run no-such-command: No such file or directory\n");
-  EXPECT_EQ(folder.status, 126);
-  EXPECT_EQ(folder.err, "rdma_tune exec: cannot run /: Permission denied\n");
-}
-
-TEST(Exec, SocketsWithoutRdmaAndOnRequest) {
-  const auto sockets = [](const std::string& interface) {
-    return "NCCL_NSOCKS_PERTHREAD=8\nNCCL_SOCKET_IFNAME==" + interface +
-           "\nNCCL_SOCKET_NTHREADS=4\nUCX_NET_DEVICES=" + interface + "\n";
-  };
-  const Result none = exec(Tree::load("no-device"), {"--", "sh", "-c", print_variables});
-  EXPECT_EQ(none.out, sockets("eth0"));
-  EXPECT_SAYS(none.err, ": no RDMA device here. Variables for sockets are set, and no others\n");
-  const Result wanted = exec(Tree::load("ipv4-link-local"), {"--sockets", "--", "sh", "-c", print_variables});
-  EXPECT_EQ(wanted.out, "NCCL_IB_DISABLE=1\n" + sockets("rail0"));
+TEST(Exec, ACommandThatCannotBeRun) {  // nor can verify
+  for (const std::string name : {"exec", "verify"}) {
+    const auto cannot = [&](const char* command, int status, const std::string& why) {
+      const Result result = run({PATH_rdma_tune, name, "--", command});
+      EXPECT_EQ(result.status, status);
+      EXPECT_SAYS(result.err, "rdma_tune " + name + ": cannot run " + command + ": " + why + "\n");
+    };
+    cannot("no-such-command", 127, "No such file or directory");
+    cannot("/", 126, "Permission denied");
+  }
 }
 
 // Without a usable port: what is said, what is set, and what --require rdma, --subnet and --device make of it.
@@ -154,14 +144,6 @@ TEST(Exec, NeverSwitchesRdmaOffInSilence) {
     EXPECT_EQ(result.out, status ? "" : "0\nstarted\n") << says;
     EXPECT_SAYS(result.err, says);
   }
-}
-
-TEST(Exec, ElasticFabricAdapter) {
-  const Result result = exec(Tree::load("efa"), {"-v", "--", "sh", "-c", print_variables});
-  EXPECT_EQ(result.out, "");
-  EXPECT_SAYS(
-      result.err,
-      "rdmap59s0 is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl");
 }
 
 }  // namespace exec_test
