@@ -118,14 +118,13 @@ TEST(Assess, WhatCarriedTheTraffic) {
 }
 
 TEST(Assess, IdleTrafficIsSubtracted) {
-  const Assessment quiet = Readings().port(mlx5(), 5 * mega, 5 * mega).net("eth0", 9 * mega, 9 * mega).assess();
-  EXPECT_EQ(quiet.rdma[0].sum(), 0);
-  EXPECT_EQ(quiet.net[0].sum(), 0);
-  EXPECT_EQ(quiet.rdma[0].idle_per_second, 500'000);
-  expect_verdict(quiet, Carrier::no_traffic);
-  const Assessment busy = Readings().port(mlx5(), 5 * mega, 505 * mega).net("eth0", 9 * mega, 9 * mega).assess();
-  EXPECT_EQ(busy.rdma[0].sum(), 500e6);
-  expect_verdict(busy, Carrier::rdma);
+  for (const std::uint64_t more : {std::uint64_t{0}, 500 * mega}) {
+    const Assessment one = Readings().port(mlx5(), 5 * mega, 5 * mega + more).net("eth0", 9 * mega, 9 * mega).assess();
+    EXPECT_EQ(one.rdma[0].sum(), static_cast<double>(more));
+    EXPECT_EQ(one.net[0].sum(), 0);
+    EXPECT_EQ(one.rdma[0].idle_per_second, 500'000);
+    expect_verdict(one, more ? Carrier::rdma : Carrier::no_traffic);
+  }
 }
 
 TEST(Assess, CountersThatSayNothing) {
@@ -182,27 +181,20 @@ const std::string mlx5_node = port("mlx5_0", "counters/port_xmit_data", "counter
                               "D /sys/class/infiniband/mlx5_0/device/net/eth0\n";
 
 TEST(Counters, NamesOfTheDrivers) {
-  const struct {
-    const char *sent, *received, *source;
-    std::uint64_t worth;
-    CounterUnit unit;
-  } drivers[] = {
-      {"counters/port_xmit_data", "counters/port_rcv_data", "counters/port_xmit_data x 4", 4, CounterUnit::bytes},
-      {"hw_counters/tx_bytes", "hw_counters/rx_bytes", "hw_counters/tx_bytes", 1, CounterUnit::bytes},
-      {"hw_counters/hw_tx_bytes_cnt", "hw_counters/hw_rx_bytes_cnt", "hw_counters/hw_tx_bytes_cnt", 1,
-       CounterUnit::bytes},
-      {"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", "hw_counters/sent_pkts", 1, CounterUnit::packets},
-  };
-  for (const auto& driver : drivers) {
-    const Counters counters = rdma::read_counters(Tree(port("any_0", driver.sent, driver.received)).sys());
-    ASSERT_EQ(counters.ports.size(), 1u);
-    EXPECT_EQ(counters.ports[0].key(), "any_0:1");
-    EXPECT_EQ(counters.ports[0].source, driver.source);
-    EXPECT_EQ(counters.ports[0].sent, 1000 * driver.worth);
-    EXPECT_EQ(counters.ports[0].received, 2000 * driver.worth);
-    EXPECT_EQ(counters.ports[0].unit, driver.unit);
+  const auto expect = [](const std::string& sent, const std::string& received, std::uint64_t worth,
+                         const std::string& source, CounterUnit unit = CounterUnit::bytes) {
+    const Counters counters = rdma::read_counters(Tree(port("any_0", sent, received)).sys());
+    EXPECT_EQ(counters.ports.at(0).key(), "any_0:1");
+    EXPECT_EQ(counters.ports[0].source, source);
+    EXPECT_EQ(counters.ports[0].sent, 1000 * worth);
+    EXPECT_EQ(counters.ports[0].received, 2000 * worth);
+    EXPECT_EQ(counters.ports[0].unit, unit);
     EXPECT_TRUE(counters.problems.empty());
-  }
+  };
+  expect("counters/port_xmit_data", "counters/port_rcv_data", 4, "counters/port_xmit_data x 4");
+  expect("hw_counters/tx_bytes", "hw_counters/rx_bytes", 1, "hw_counters/tx_bytes");
+  expect("hw_counters/hw_tx_bytes_cnt", "hw_counters/hw_rx_bytes_cnt", 1, "hw_counters/hw_tx_bytes_cnt");
+  expect("hw_counters/sent_pkts", "hw_counters/rcvd_pkts", 1, "hw_counters/sent_pkts", CounterUnit::packets);
 }
 
 TEST(Counters, IrdmaCountsBothFamilies) {
@@ -311,24 +303,6 @@ TEST(VerifyProgram, TheRequirementAndTheCommandDecideTheStatus) {
   }
 }
 
-// A server that never ends: the verdict comes while it runs.
-TEST(VerifyProgram, JudgesAfterATime) {
-  const Tree tree(mlx5_node);
-  Process process(
-      command_line(tree, {"--for", "2s"}, set(sent, 100'000'000) + "trap 'exit 9' TERM; while :; do sleep 0.05; done"));
-  ASSERT_TRUE(process.wait_for("rdma_tune verify: rdma\n"));
-  process.signal(SIGTERM);
-  const Result result = process.wait();
-  EXPECT_EQ(result.status, 9);
-  EXPECT_EQ(multinode::testing::occurrences(result.err, "verify: rdma\n"), 1U);
-  EXPECT_GE(multinode::testing::occurrences(result.err, " s: RDMA "), 1U) << result.err;
-  // Without a command it is what runs on the machine, here nothing.
-  const Result idle =
-      run({PATH_rdma_tune, "verify", "--sysfs", tree.sys().string(), "--for", "0.2s", "--require", "rdma"});
-  EXPECT_EQ(idle.status, 1) << idle.err;
-  EXPECT_SAYS(idle.err, "rdma_tune verify: no traffic\n");
-}
-
 TEST(VerifyProgram, OutputPassesThrough) {
   const Tree tree(mlx5_node);
   const Result result = verify(tree, {}, "echo out; echo err >&2; printf 'no newline'");
@@ -350,17 +324,34 @@ TEST(VerifyProgram, JsonHasTheVerdict) {
   EXPECT_EQ(json["rdma"][0]["sent"], 400'000'000);
 }
 
-// A signal for rdma_tune reaches the command, and its counters are still judged.
-TEST(VerifyProgram, ASignalReachesTheCommandAndTheVerdictComes) {
-  const Tree tree(mlx5_node);
-  Process process(
-      command_line(tree, {"--require", "rdma"},
-                   "trap '" + set(sent, 100'000'000) + " exit 9' TERM; echo ready; while :; do sleep 0.05; done"));
-  ASSERT_TRUE(process.wait_for("ready"));
+// Sends SIGTERM after a line with `pattern`. The command, which never ends by itself, ends with status 9.
+Result signalled(const Tree& tree, const std::vector<std::string>& options, const std::string& script,
+                 const std::string& pattern) {
+  Process process(command_line(tree, options, script + "; while :; do sleep 0.05; done"));
+  EXPECT_TRUE(process.wait_for(pattern));
   process.signal(SIGTERM);
   const Result result = process.wait();
   EXPECT_EQ(result.status, 9) << result.err;
-  EXPECT_SAYS(result.err, "rdma_tune verify: rdma\n");
+  EXPECT_EQ(multinode::testing::occurrences(result.err, "rdma_tune verify: rdma\n"), 1U) << result.err;
+  return result;
+}
+
+// A signal for rdma_tune reaches the command, and its counters are still judged.
+TEST(VerifyProgram, ASignalReachesTheCommandAndTheVerdictComes) {
+  signalled(Tree(mlx5_node), {"--require", "rdma"}, "trap '" + set(sent, 100'000'000) + "exit 9' TERM; echo ready",
+            "ready");
+}
+
+// A server that never ends: the verdict comes while it runs.
+TEST(VerifyProgram, JudgesAfterATime) {
+  const Tree tree(mlx5_node);
+  const Result result =
+      signalled(tree, {"--for", "2s"}, set(sent, 100'000'000) + "trap 'exit 9' TERM", "rdma_tune verify: rdma\n");
+  EXPECT_SAYS(result.err, " s: RDMA ");
+  // Without a command it is what runs on the machine, here nothing.
+  const Result idle = run({PATH_rdma_tune, "verify", "--sysfs", tree.sys(), "--for", "0.2s", "--require", "rdma"});
+  EXPECT_EQ(idle.status, 1) << idle.err;
+  EXPECT_SAYS(idle.err, "rdma_tune verify: no traffic\n");
 }
 
 // timeout and job scripts signal the whole process group: the command must not get it twice.
