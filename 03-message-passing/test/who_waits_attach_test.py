@@ -95,7 +95,7 @@ def steps(build, folder):
     """A Python program as a rank: its line is named if py-spy is here, and no step takes a second longer. What is wrong, or ""."""
     script = folder / "steps.py"
     script.write_text(STEPS)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env={**os.environ, "RANK": "3", "WORLD_SIZE": "4"}) as job:
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env={**os.environ, "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4"}) as job:
         try:
             before = [float(job.stdout.readline().split()[1]) for _ in range(200)]
             result = attach([], build, "steps.py")
