@@ -148,7 +148,9 @@ void match_only() {
 MPI_Win window;
 MPI_File file;
 void open_file() {
-  MPI_File_open(MPI_COMM_WORLD, ("waiting_programs." + std::to_string(getppid())).c_str(),
+  int name = getpid();  // of rank 0: each rank's parent is another who_waits
+  MPI_Bcast(&name, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  MPI_File_open(MPI_COMM_WORLD, ("waiting_programs." + std::to_string(name)).c_str(),
                 MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, MPI_INFO_NULL, &file);
 }
 
