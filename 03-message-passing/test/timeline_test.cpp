@@ -1,4 +1,4 @@
-// who_waits: what --timeline draws and --time adds up, of times that are made up. See also who_waits_timeline_test.py.
+// who_waits: what --timeline draws and --time adds up, of times that are made up.
 #include <who_waits/packing.hpp>
 #include <who_waits/time.hpp>
 #include <who_waits/timeline.hpp>
@@ -180,7 +180,7 @@ TEST(WhoWaitsTimeline, SixtyFourRanksWithManyCallsAreStillTrue) {
     ASSERT_TRUE(std::regex_search(title, found, std::regex(R"(^(\d+) calls .*: (\d+) % .*late rank, (\d+) %)")))
         << title;
     calls += std::stol(found[1]);
-    // The late rank has a row of its own, in which nothing is dark.
+    // The late rank is in its own row, and nothing there is dark.
     EXPECT_TRUE(found[2] == "60" || found[2] == "0") << title;
     EXPECT_EQ(found[3], "3") << title;
   }

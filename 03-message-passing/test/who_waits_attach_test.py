@@ -34,7 +34,7 @@ ROWS = [  # program of 4 ranks, what is said
     ("0 probe 3 9; * barrier", "rank 0 in MPI_Probe, ", "ranks 1-3 in MPI_Barrier, "),
     ("* self; 2 receive 0 7 1 1; * barrier", "rank 2 in MPI_Recv, "),
     ("!2 exchange; * barrier", r"ranks? (0, )?2 in MPI_(Barrier|Finalize), ", r"rank.* in MPI_Sendrecv, "),
-    ("* split; !2 barrier 1; 2 barrier; * barrier", f"in MPI_Barrier, "),
+    ("* split; !2 barrier 1; 2 barrier; * barrier", "in MPI_Barrier, "),
     ("0 iprobe 3 9; * barrier", r"rank 0 in .*waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier"),
     ("1 compute 600; * all_reduce", r"rank 1 in .*, waiting_programs.cpp:\d+", "rank 1: compute waiting_programs.cpp", f"{OTHERS} in MPI_Allreduce, "),
     ("3 compute_in_a_thread 600; * barrier", r"rank 3 in .*, waiting_programs.cpp:\d+, in another thread", "rank 3: .*compute waiting", "ranks 0-2 in MPI_Barrier"),

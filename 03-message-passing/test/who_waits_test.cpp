@@ -173,7 +173,7 @@ TEST(WhoWaits, RanksOfNcclAreTranslated) {
   EXPECT_FALSE(explain(ranks).certain);
   ranks[0].waits[0].call.tag = 5;
   EXPECT_TRUE(explain(ranks).certain);
-  ranks[2].finalized = false;  // it is late, and the reason is said
+  ranks[2].finalized = false;  // it is late, and the explanation gives the reason
   EXPECT_EQ(explain(ranks).cause, "late");
   EXPECT_EQ(explain(ranks).lines.at(1), "  rank 2 has not called ncclSend to 0: rank 0 waits for it");
 }

@@ -8,6 +8,7 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/process/process_tree.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/format.h>
@@ -30,13 +31,6 @@ namespace {
 
 constexpr std::size_t at_a_time = 4;  // processes of a node, which are stopped for a moment
 
-std::vector<std::string> words_of(const std::filesystem::path& file) {  // separated by zeros
-  std::ifstream in(file, std::ios::binary);
-  std::vector<std::string> words;
-  for (std::string word; std::getline(in, word, '\0');) words.push_back(word);
-  return words;
-}
-
 std::string link_of(const std::filesystem::path& link) {
   std::error_code error;
   return std::filesystem::read_symlink(link, error).string();
@@ -44,10 +38,12 @@ std::string link_of(const std::filesystem::path& link) {
 
 bool is_named(const std::filesystem::path& process, const std::string& name) {
   const auto base = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
-  std::vector<std::string> words = words_of(process / "cmdline");
-  words.resize(std::min<std::size_t>(words.size(), 3));  // python3 -u train.py
-  return base(link_of(process / "exe")) == name ||
-         std::ranges::any_of(words, [&](const std::string& word) { return base(word) == name; });
+  if (base(link_of(process / "exe")) == name) return true;
+  std::ifstream words(process / "cmdline", std::ios::binary);  // separated by zeros
+  std::string word;
+  for (int i = 0; i < 3 && std::getline(words, word, '\0'); ++i)  // python3 -u train.py
+    if (base(word) == name) return true;
+  return false;
 }
 
 bool does_the_work(const std::filesystem::path& process) {  // it has loaded a library of communication
@@ -63,20 +59,13 @@ std::vector<RankProcess> ranks_of(const std::string& what) {
   const std::string own = link_of("/proc/self/exe");
   const auto wanted_pid = multinode::number_of<int>(what);
   const std::string job = what.starts_with("job:") ? what.substr(4) : "";
-  std::map<int, int> parent;
   std::vector<std::pair<int, multinode::Launch>> found;
   for (const std::string& name : multinode::names_in("/proc")) {
     const auto pid = multinode::parse_decimal<int>(name);
     const std::filesystem::path process = "/proc/" + name;
     if (!pid) continue;
-    const std::string stat = multinode::read_text(process / "stat").value_or("");
-    if (const std::size_t end = stat.rfind(") "); end != std::string::npos)
-      parent[*pid] = std::atoi(stat.c_str() + end + 4);
     if (*pid == ::getpid() || link_of(process / "exe") == own) continue;
-    multinode::Environment environment;
-    for (const std::string& word : words_of(process / "environ"))
-      if (const std::size_t at = word.find('='); at != std::string::npos)
-        environment[word.substr(0, at)] = word.substr(at + 1);
+    const multinode::Environment environment = multinode::environment_of(*pid);
     const auto is_job = [&](const char* variable) {
       const auto one = environment.find(variable);
       return one != environment.end() && one->second == job;
@@ -90,8 +79,7 @@ std::vector<RankProcess> ranks_of(const std::string& what) {
     }
   }
   const auto below = [&](int pid) {
-    for (; pid > 1 && pid != *wanted_pid; pid = parent[pid]) {
-    }
+    while (pid > 1 && pid != *wanted_pid) pid = multinode::process_state(pid).parent;
     return pid == *wanted_pid;
   };
   std::map<int, RankProcess> ranks;

@@ -465,7 +465,8 @@ INLINE int collective(A... a) {
   return result;
 }
 
-// Each start of it is a collective of its own. The call that makes it is one of the communicator.
+// Each start of a persistent collective counts as a collective, in a communicator of its request. The call that makes
+// the request counts as one in `comm`.
 template <Kind kind, int root, int count, class... A>
 INLINE int persistent(A... a) {
   const std::tuple<A...> all(a...);

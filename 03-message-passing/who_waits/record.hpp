@@ -25,8 +25,8 @@ enum class Kind : std::uint32_t {
 // The form of an MPI call with MPI_Count, such as MPI_Send_c, has this bit for its wrapper; recorded it is MPI_Send.
 constexpr Kind large(Kind kind) { return static_cast<Kind>(static_cast<std::uint32_t>(kind) | 1u << 31); }
 constexpr Kind base(Kind kind) { return static_cast<Kind>(static_cast<std::uint32_t>(kind) & ~(1u << 31)); }
-// "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "busy" for collectives in
-// which a rank may have work of its own (files, windows), "device" for CUDA's waits.
+// receive: also a probe; busy: a collective on a file or window, in which a rank may still make progress; wait_all and
+// wait_any: for requests; device: CUDA's waits.
 enum class Role : std::uint32_t { other, send, receive, both, collective, busy, wait_all, wait_any, device };
 constexpr struct {
   const char* name;

@@ -178,8 +178,7 @@ std::string title_of(const TimedCall& call, const std::string& place) {
 
 std::string trace_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to,
                      const Where& where) {
-  const auto at = [&](double wanted) { return wanted < 0 ? timeline.last + wanted : wanted; };
-  const double first = from ? at(*from) : -1e300, last = to ? at(*to) : 1e300;
+  const double first = from ? timeline.at(*from) : -1e300, last = to ? timeline.at(*to) : 1e300;
   nlohmann::json events = nlohmann::json::array();
   for (const RankTimes& rank : *timeline.ranks)
     events.push_back({{"ph", "M"},

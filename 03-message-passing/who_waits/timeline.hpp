@@ -60,6 +60,7 @@ struct Timeline {
   std::vector<double> ends;    // of the processes, as `ranks`
   std::string name{};          // the program's
   const std::vector<RankTimes>* ranks = nullptr;
+  double at(double wanted) const { return wanted < 0 ? last + wanted : wanted; }  // s; a negative one is before the end
 };
 // `error`: of the clocks of other nodes, from -1 to 1 times their uncertainty. `ranks` must outlive the result.
 Timeline timeline_of(const std::vector<RankTimes>& ranks, double error = 0);

@@ -1,5 +1,5 @@
-// The picture of a timeline. It has no size of its own: lengths along the time are parts of its width, and texts keep
-// their size, so that it can be read on a telephone and on a wall.
+// The picture of a timeline. It is as wide as its window: lengths along the time axis are percentages of the width.
+// Texts keep their size, so that the picture can be read on a telephone and on a wall.
 #include "timeline.hpp"
 
 #include "verdict.hpp"
@@ -413,8 +413,7 @@ class Picture {
 }  // namespace
 
 std::string svg_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to, const Where& where) {
-  const auto at = [&](double wanted) { return wanted < 0 ? timeline.last + wanted : wanted; };
-  const double first = from ? at(*from) : timeline.first, last = to ? at(*to) : timeline.last;
+  const double first = from ? timeline.at(*from) : timeline.first, last = to ? timeline.at(*to) : timeline.last;
   if (!(last > first))
     throw multinode::UsageError(fmt::format("no time lies between --from {} and --to {}: the program lasted {}", first,
                                             last, time_text(timeline.last)));

@@ -58,7 +58,7 @@ bool is_in(const RankState& rank, std::uint64_t communicator, std::uint64_t sequ
 bool calls_back(const RankState& rank, const Call& call) {
   return rank.callbacks && (is(call, Role::other) || is_named(call, "MPI_Finalize") || is_named(call, "dup"));
 }
-// In such a call, a rank may have work of its own.
+// In such a call, a rank may still make progress.
 bool is_busy(const RankState& rank) {
   return std::ranges::any_of(rank.waits,
                              [&](const Wait& wait) { return is(wait.call, Role::busy) || is(wait.call, Role::other); });
@@ -149,7 +149,7 @@ class Explanation {
       if (std::ranges::any_of(maybe, tests))
         verdict.cause = "polling";
       else
-        reason = "a rank has work of its own in its call of a file or window";
+        reason = "a rank still makes progress inside its call for a file or window";
       verdict.lines.push_back(fmt::format("this is so unless {}", reason));
     } else {
       moving(verdict, all_blocked);
@@ -403,7 +403,7 @@ class Explanation {
     return !verdict.lines.empty();
   }
 
-  // Who keeps a call of a window from its target.
+  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI.
   Needs window_needs(const RankState& rank, const Call& call) const {
     if (call.peer < 0 || uncertain(call.communicator)) return {};
     const auto locks = [&](const Call& other) {
@@ -567,7 +567,7 @@ class Explanation {
   }
 
   // A collective that differs between the ranks of a communicator, while a rank is still in it. Other sizes may work,
-  // so they only count where nobody is late. It is certain if nobody can move who is not in it.
+  // so they only count where nobody is late. It is certain if no rank outside of it can move.
   bool mismatch(Verdict& verdict, const Blocked& blocked) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;

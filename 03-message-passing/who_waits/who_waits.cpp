@@ -2,7 +2,7 @@
 // rank waits in which call, and for whom. Exit status: the program's; 1 if --end ended it, 2 bad command line.
 //
 // Two processes per rank: this one is the program's parent, and the other one explains. Where that one fails, or loses
-// those of the other ranks, the program goes on.
+// those of the other ranks, the program continues.
 #include "attach.hpp"
 #include "observer.hpp"
 #include "packing.hpp"
@@ -118,20 +118,16 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
 void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(200ms);
-    for (const std::string& pid : multinode::names_in("/proc")) try {
-        const std::string maps = multinode::read_text("/proc/" + pid + "/maps").value_or("");
+    for (const std::string& name : multinode::names_in("/proc")) try {
+        const auto pid = multinode::parse_decimal<pid_t>(name);
+        const std::string maps = pid ? multinode::read_text("/proc/" + name + "/maps").value_or("") : "";
         if (maps.find("/libmpi") == maps.npos || maps.find("/libwho_waits") != maps.npos) continue;
-        multinode::Environment variables;
-        std::ifstream file("/proc/" + pid + "/environ");
-        for (std::string line; std::getline(file, line, '\0');)
-          if (const std::size_t equals = line.find('='); equals != line.npos)
-            variables.emplace(line.substr(0, equals), line.substr(equals + 1));
-        const multinode::Launch other = multinode::read_launch(variables);
+        const multinode::Launch other = multinode::read_launch(multinode::environment_of(*pid));
         if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
         if (launch.local_rank.value == 0)
           std::cerr << fmt::format(
               "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --\n",
-              other.rank.value, pid);
+              other.rank.value, *pid);
         ::_exit(multinode::exit_usage);
       } catch (const UsageError&) {
       }

@@ -563,15 +563,23 @@ constexpr auto process_variables = std::to_array<std::string_view>(
      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
      "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
 
+void add_variable(Environment& environment, std::string_view entry) {  // NAME=VALUE
+  const auto equals = entry.find('=');
+  if (equals != entry.npos && equals > 0) environment.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+}
+
 }  // namespace
 
 Environment current_environment() {
   Environment result;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const auto equals = text.find('=');
-    if (equals != std::string_view::npos && equals > 0) result.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add_variable(result, *entry);
+  return result;
+}
+
+Environment environment_of(pid_t pid) {
+  Environment result;
+  std::ifstream file(fmt::format("/proc/{}/environ", pid));
+  for (std::string entry; std::getline(file, entry, '\0');) add_variable(result, entry);
   return result;
 }
 

@@ -8,6 +8,8 @@
 
 #include <multinode/launch/endpoint.hpp>
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -21,6 +23,8 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 // A copy of this process's environment.
 Environment current_environment();
+// What another process was started with; empty if it has ended, or is another user's.
+Environment environment_of(pid_t pid);
 
 // A value and the variable that it comes from ("": derived from others, or the default).
 template <class T>

@@ -24,7 +24,6 @@
 #include <climits>
 #include <condition_variable>
 #include <csignal>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -63,12 +62,7 @@ std::string stopped_ranks(const Launch& launch) {
   for (const std::string& name : names_in("/proc")) try {
       const auto pid = parse_decimal<pid_t>(name);
       if (!pid || process_state(*pid).state != 'T') continue;
-      Environment variables;
-      std::ifstream file("/proc/" + name + "/environ");
-      for (std::string line; std::getline(file, line, '\0');)
-        if (const std::size_t equals = line.find('='); equals != line.npos)
-          variables.emplace(line.substr(0, equals), line.substr(equals + 1));
-      const Launch other = read_launch(variables);
+      const Launch other = read_launch(environment_of(*pid));
       if (other.world_size.value > 1 && attempt_name(other) == attempt_name(launch))
         stopped.push_back("rank " + std::to_string(other.rank.value) + " (pid " + name + ")");
     } catch (const UsageError&) {
