@@ -178,7 +178,7 @@ cudaError_t code_of(ptx::Fault::Kind kind) {
   }
 }
 
-// Whether the same was asked before.
+// False the first time that it is called for this kernel, then true.
 bool kernel_reported(const ptx::Kernel& kernel) {
   static std::mutex mutex;
   static std::set<const ptx::Kernel*> reported;

@@ -14,15 +14,13 @@ void Checker::restart() {
 
 // An access with .release or .acquire orders what its warp did before or does afterwards.
 void Checker::synchronize(const Warp& w, const Instruction& i, u64 offset) {
-  const bool both = i.source->is("acq_rel"), release = both || i.source->is("release"),
-             acquire = both || i.source->is("acquire");
-  if (!release && !acquire) return;
+  if (!i.release && !i.acquire) return;
   std::vector<Clock>&known = barriers[w.number], &there = released[offset];
   const auto join = [](std::vector<Clock>& to, const std::vector<Clock>& from) {
     for (std::size_t v = 0; v < from.size(); ++v) to[v] = std::max(to[v], from[v]);
   };
-  if (acquire && !there.empty()) join(known, there);
-  if (!release) return;
+  if (i.acquire && !there.empty()) join(known, there);
+  if (!i.release) return;
   known[w.number] = ++clock[w.number];
   there.resize(clock.size());
   join(there, known);

@@ -213,6 +213,8 @@ class Decoder {
   Instruction& emit(const Statement& s) {
     Instruction& i = k_.code.emplace_back();
     i.source = &s;
+    i.acquire = s.is("acquire") || s.is("acq_rel");
+    i.release = s.is("release") || s.is("acq_rel");
     return i;
   }
   static void set(Instruction& i, Handler handler) {

@@ -78,6 +78,7 @@ struct Instruction {
   Flow flow = Flow::next;
   Mode mode = Mode::generic;
   bool guard_negated = false, aligned = false;
+  bool acquire = false, release = false;  // the memory order
 };
 
 struct Code {  // of a function
