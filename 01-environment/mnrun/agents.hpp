@@ -18,7 +18,7 @@ struct Ended {
   Verdict verdict;
 };
 
-// Keys: mnrun/ID/N/nodes      the number of nodes, and which agent came first and said so
+// Keys: mnrun/ID/N/nodes      the number of nodes, and the agent that came first, which writes it
 //       mnrun/ID/N/agent/R    node R's agent, in attempt N
 //       mnrun/ID/N/attempt/R  what node R must know about the others: node 0 writes it when all agents are there
 //       mnrun/ID/N/missing    until then: the agents that node 0 waits for

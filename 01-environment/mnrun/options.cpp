@@ -50,8 +50,8 @@ multinode::Endpoint read_endpoint(const std::string& text) {
 
 // torchrun's options that mnrun refuses, and what does it here.
 constexpr std::pair<std::string_view, std::string_view> refused[] = {
-    {"module", "mnrun starts no Python by itself: mnrun [options] python3 -m MODULE"},
-    {"run-path", "mnrun starts no Python by itself: mnrun [options] python3 SCRIPT"},
+    {"module", "mnrun does not start Python: mnrun [options] python3 -m MODULE"},
+    {"run-path", "mnrun does not start Python: mnrun [options] python3 SCRIPT"},
     {"event-log-handler", "mnrun writes no events of torchelastic; leave it out, and read the lines of mnrun"},
     {"log-line-prefix-template", "mnrun writes [rank R] before a line, and with --no-prefix nothing"},
     {"duplicate-stdout-filters", "search the log files of --tee 1 with grep"},

@@ -13,9 +13,8 @@ namespace rdma {
 // - Without a usable port: nothing where there may be RDMA, which NCCL may find; else the interface and threads of the
 //   sockets.
 // - With RDMA: NCCL_IB_HCA if NCCL would use other ports; the index if all ports share one. If they do not, a rule
-// where
-//   NCCL needs one (address family, RoCE version, range), and for NCCL before 2.21 only the ports that share an index.
-//   UCX has no rule: ports and an index.
+//   where NCCL needs one (address family, RoCE version, range), and for NCCL before 2.21 only the ports that share an
+//   index. UCX has no rule: ports and an index.
 // - With --subnet also the interface of that network, for sockets. Throws UsageError if there is none.
 struct Export {
   std::string name, value;
