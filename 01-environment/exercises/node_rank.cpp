@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(node, &local_rank);
 
   int node_rank = -1;
-  // TODO (exercise): set node_rank on every process without using rank / 2: on a cluster you would not know it.
+  // TODO (exercise): set node_rank on every process, without rank / 2, which you would not know on a cluster.
   // The processes with local rank 0 form a communicator of their own (MPI_Comm_split, MPI_UNDEFINED for the others).
   // Their ranks in it are the numbers of the nodes. Each then tells its node (MPI_Bcast).
 
