@@ -32,11 +32,6 @@ float input(std::size_t sample, std::size_t i) {
   return random(1000 + class_of(sample), i) + random(999, (sample + 1) * 1000 + i);
 }
 
-// To a multiple of 2^-16, by an addition that leaves float no finer bits. Sums of such numbers below 2^8 are exact in
-// float, so that gradients do not depend on the order of the additions. Real trainings do without, and their last bits
-// depend on the number of ranks.
-float rounded(float x) { return (x + 192) - 192; }
-
 struct Parameter {
   std::vector<float> value, gradient;
 };
@@ -97,9 +92,9 @@ struct Network {
       std::vector<float> before(layer > 0 ? samples * in : 0);
       for (std::size_t s = 0; s < samples; ++s) {
         const float *x = &units[layer][s * in], *d = &delta[s * out];
-        for (std::size_t o = 0; o < out; ++o) biases.gradient[o] += rounded(d[o]);
+        for (std::size_t o = 0; o < out; ++o) biases.gradient[o] += d[o];
         for (std::size_t i = 0; i < in; ++i)
-          for (std::size_t o = 0; o < out; ++o) weights.gradient[i * out + o] += rounded(x[i] * d[o]);
+          for (std::size_t o = 0; o < out; ++o) weights.gradient[i * out + o] += x[i] * d[o];
         for (std::size_t i = 0; i < in && layer > 0; ++i) {  // no parameter needs the derivative by the inputs
           float sum = 0;
           for (std::size_t o = 0; o < out; ++o) sum += weights.value[i * out + o] * d[o];
