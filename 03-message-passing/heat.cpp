@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
 
   long differ[2] = {};
   double time[2] = {};
-  for (int run = 0; run < 4; ++run) {  // twice each: the first message between two ranks opens their connection
+  for (int run = 0; run < 4; ++run) {  // twice each: the first message of two ranks sets up their connection
     const int overlap = run % 2;
     Rod own(first, cells, all);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,0 +1,100 @@
+// Every rank sends a block from its GPU to the GPU of its right neighbour: staged through host memory, which works with
+// every MPI, and, if this MPI is CUDA-aware, directly from device memory. One process per GPU.
+//
+//   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx cuda_aware.cu -o cuda_aware
+//   mpirun -n 2 ./cuda_aware
+//
+// Exit status: 0 if every element is right, 1 if not, or if a call failed.
+// After: send_mpi.cpp, deadlock.cpp.
+// SPDX-License-Identifier: Apache-2.0
+#include <mpi.h>
+#if __has_include(<mpi-ext.h>)  // Open MPI's extensions
+#include <mpi-ext.h>
+#endif
+
+#include <cstdio>
+
+constexpr int count = 1 << 18, tag = 3;
+constexpr std::size_t bytes = count * sizeof(int);
+
+void check(cudaError_t code) {
+  if (code == cudaSuccess) return;
+  std::fprintf(stderr, "cuda_aware: %s\n", cudaGetErrorString(code));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+// The standard has no such question. Ask after MPI_Init: the answer can depend on how the program was started.
+bool cuda_aware() {
+#if OMPI_HAVE_MPI_EXT_CUDA
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
+}
+
+__global__ void fill(int* block, int first) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) block[i] = first + i;
+}
+
+struct Blocks {
+  int left, right;
+  int *mine, *got;  // in device memory
+  int* host;        // page-locked: the GPU copies to and from it directly
+  cudaStream_t stream;
+};
+
+void staged(const Blocks& b) {
+  check(cudaMemcpyAsync(b.host, b.mine, bytes, cudaMemcpyDeviceToHost, b.stream));
+  check(cudaStreamSynchronize(b.stream));  // MPI knows no streams: kernel and copy must be complete
+  MPI_Sendrecv_replace(b.host, count, MPI_INT, b.right, tag, b.left, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  check(cudaMemcpyAsync(b.got, b.host, bytes, cudaMemcpyHostToDevice, b.stream));
+}
+
+void direct(const Blocks& b) {
+  check(cudaStreamSynchronize(b.stream));  // the kernel must be complete
+  MPI_Sendrecv(b.mine, count, MPI_INT, b.right, tag, b.got, count, MPI_INT, b.left, tag, MPI_COMM_WORLD,
+               MPI_STATUS_IGNORE);
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_free(&node);
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));
+
+  Blocks b{(rank + size - 1) % size, (rank + 1) % size, nullptr, nullptr, nullptr, nullptr};
+  check(cudaMalloc(&b.mine, bytes));
+  check(cudaMalloc(&b.got, bytes));
+  check(cudaMallocHost(&b.host, bytes));
+  check(cudaStreamCreate(&b.stream));
+
+  if (rank == 0) std::printf("this MPI %s CUDA-aware\n", cuda_aware() ? "is" : "does not say that it is");
+  int wrong = 0;
+  // Directly only if MPI is CUDA-aware: another one would take the GPU's address for one of the host.
+  for (int way = 0; way < (cuda_aware() ? 2 : 1); ++way) {
+    check(cudaMemsetAsync(b.got, 0, bytes, b.stream));
+    fill<<<(count + 255) / 256, 256, 0, b.stream>>>(b.mine, 10000 * (rank + 1) + way);
+    check(cudaGetLastError());
+    way == 0 ? staged(b) : direct(b);
+    check(cudaMemcpyAsync(b.host, b.got, bytes, cudaMemcpyDeviceToHost, b.stream));
+    check(cudaStreamSynchronize(b.stream));
+    for (int i = 0; i < count; ++i) wrong += b.host[i] != 10000 * (b.left + 1) + way + i;
+    if (rank == 0) std::printf("%s\n", way == 0 ? "staged through host memory" : "sent from device memory");
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  check(cudaFree(b.mine));
+  check(cudaFree(b.got));
+  check(cudaFreeHost(b.host));
+  check(cudaStreamDestroy(b.stream));
+  MPI_Finalize();
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("cuda_aware: standard output"), 1;
+  return wrong == 0 ? 0 : 1;
+}
