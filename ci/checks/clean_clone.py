@@ -35,10 +35,10 @@ class Shell:
 
     END = re.compile(rb"\x1e(\d+) ([^\x1e]*)\x1e")  # of a command: its exit status and the shell's folder
 
-    def __init__(self, folder, variables=None):
+    def __init__(self, folder, variables=None, command=("bash", "--norc", "--noprofile")):
         self.folders = set()
         self.ended = False
-        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder,
+        self.process = subprocess.Popen(command, cwd=folder,
                                         env=environment() if variables is None else variables, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
