@@ -13,6 +13,7 @@ included, and "[exit status N]" where that is not 0. Directly above a block may 
   <!-- needs: NAME -->           it is left out where the shell does not find this program or the build has no such folder
 and above these, as a paragraph that the reader sees, a mark that says where the block is typed:
   **laptop**                     here
+  **laptop, as root**            here, with --hosts
   **two hosts**                  on node0 of two test hosts (ci/test-cluster/hosts)
   **both hosts**                 on node0 and on node1 at the same time; printed is what node0 prints, then node1
   **node0**, and next **node1**  two blocks, at the same time
@@ -38,10 +39,12 @@ import tempfile
 import clean_clone
 
 BLOCK = re.compile(
-    r"^(?:\*\*(?P<mark>laptop|two hosts|both hosts|node0|node1|cluster)\*\*[^\n]*\n\n)?"
+    r"^(?:\*\*(?P<mark>laptop(?:, as root)?|two hosts|both hosts|node0|node1|cluster)\*\*[^\n]*\n\n)?"
     r"(?P<note>(?:<!--(?:(?!-->).)*-->\n)*)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.S | re.M)
 PLACES = {"two hosts": ["node0"], "both hosts": ["node0", "node1"]}  # the shells of a mark that is not the name of one
 NEEDS_REASON = {"text", "sh", "bash", "shell", ""}
+# Open MPI 4 on a busy machine: it and the ssh that it starts both set that process's group, and one comes too late.
+NOISE = re.compile(r"^\[\w+:\d+\] plm:rsh: Warning: setpgid\(.*\n", re.M)
 HOST = re.compile(r"\bvm\b")  # where the READMEs' outputs were printed: elsewhere it has another name
 TEST_CLUSTER = pathlib.Path(__file__).resolve().parents[1] / "test-cluster"
 
@@ -80,17 +83,18 @@ def on_hosts(clone, stack):
     tools = [os.environ.get(f"MULTINODE_{folder.upper()}") or str(caches / folder) for folder in ("torch", "horovod")]
     storage = clone.parent / "storage"
     storage.mkdir()
-    variables = os.environ | {"PATH": f"{TEST_CLUSTER}/stand-ins:{os.environ['PATH']}", "MULTINODE_HOSTS": name,
-                              "STAND_IN_STORAGE": str(storage)}
+    environment = os.environ | {"PATH": f"{TEST_CLUSTER}/stand-ins:{os.environ['PATH']}", "MULTINODE_HOSTS": name,
+                                "STAND_IN_STORAGE": str(storage)}
     shared = [word for folder in (clone.parent, *filter(os.path.isdir, tools)) for word in ("--share", folder)]
-    if status := subprocess.run([*hosts, "up", "2", "--name", name, *shared], cwd=clone, env=variables, check=False).returncode:
+    if status := subprocess.run([*hosts, "up", "2", "--name", name, *shared], cwd=clone, env=environment, check=False).returncode:
         sys.exit(status)
     stack.callback(subprocess.run, [*hosts, "down", "--name", name], check=True)
     shells = {node: stack.enter_context(clean_clone.Shell(
-        clone, variables, [*hosts, "run", "--name", name, node, "bash", "--norc", "--noprofile"])) for node in ("node0", "node1")}
+        clone, environment, [*hosts, "run", "--name", name, node, "bash", "--norc", "--noprofile"])) for node in ("node0", "node1")}
     for shell in shells.values():
-        shell.run(f"PATH=$PATH:{':'.join(f'{folder}/bin' for folder in tools)}", 60)
-    return shells | {"cluster": Job(clone, variables)}
+        shell.run(f"PATH={':'.join(f'{folder}/bin' for folder in tools)}:$PATH", 60)
+    variables = clean_clone.environment() | {"MULTINODE_HOSTS": f"{name}-root"}
+    return shells | {"cluster": Job(clone, environment), "laptop, as root": stack.enter_context(clean_clone.Shell(clone, variables))}
 
 
 def main():
@@ -113,6 +117,7 @@ def main():
         ran = []
         for command in commands(text):
             printed, end = shell.run(command[2:], options.timeout)
+            printed = NOISE.sub("", printed)
             if printed and not printed.endswith("\n"):
                 printed += "\n"
             ending = "" if end == 0 else f"[exit status {end}]\n" if isinstance(end, int) else f"[{end}]\n"

@@ -112,8 +112,8 @@ def make(folder):
     (folder / "docs/README.md").write_text(f"---\nhide: [toc]\n---\n{heading}\n\n{picture}\n\n{contents}\n{text}")
 
     folders = sorted({page.split("/")[0] for page in texts if "/" in page} - {"github"})
-    top = [page for page in texts if ("/" not in page or page.startswith("github")) and page not in ("README.md", "TUTORIALS.md")]
-    nav = ["README.md", "TUTORIALS.md", *map(section, folders), {"More": top}]
+    top = [page for page in texts if ("/" not in page or page.startswith("github")) and page != "README.md"]
+    nav = ["README.md", *map(section, ["tutorials", *(folder for folder in folders if folder != "tutorials")]), {"More": top}]
     (folder / "mkdocs.yml").write_text(f'{pathlib.Path("ci/pages/mkdocs.yml").read_text()}nav: {json.dumps(nav)}\n'
                                        f'hooks: {json.dumps([os.path.abspath("ci/pages/hooks.py")])}\n')
 
