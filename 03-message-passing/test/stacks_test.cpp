@@ -25,6 +25,9 @@ TEST(WhoWaitsStacks, OfALongStackTheCallThatTheProgramMadeIsShown) {
   EXPECT_EQ(stack.front(), (Frame{"main", "a.c:7"}));
   EXPECT_EQ(stack.at(29), (Frame{"step41", "solver.c:41"}));
   EXPECT_EQ(stack.back(), (Frame{"MPI_Win_fence", ""}));
+  EXPECT_EQ(line_of("#0  0x01 in add (n=2) at /src/sum.c:9\n#1  0x02 in ompi_reduce (n=2) at coll.c:7\n#2  0x03 in "
+                    "PMPI_Reduce ()\n#3  0x04 in main () at /src/sum.c:20\n"),
+            "in add <- MPI_Reduce <- main");
   EXPECT_EQ(line_of("#0  0x01 __futex\n#1  0x02 __join\n#2  0x03 std::thread::join()\n#3  0x04 run<int>(int)\n    "
                     "/a/b.cpp:7:2\n"),
             "in std::thread::join <- run");

@@ -73,11 +73,14 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("0 send 1 5; 1 start_receive 0 5; 1 receive 0 5; * barrier", "deadlock", "rank 1 took it with its MPI_Recv_init"),
     ("0 fail_to_send 1 5; 1 receive 0 5; * barrier", "error", "MPI_Bsend to rank 1, tag 5, 4 MiB of rank 0 has returned an error"),
     ("0 ireceive 1 7; 1 ireceive 0 7; 0 test; 1 test; * barrier", "polling", NO_SEND),
+    ("1 send 0 8; 0 iprobe 1 7; * barrier", "polling", f"{NO_SEND}: rank 1 is in MPI_Barrier, .*it has sent one with tag 8"),
     ("0 ireceive 1 7; 1 ireceive 0 7; 0 test_slowly; 1 test_slowly; * barrier", "polling", NO_SEND),
     ("0 two_threads; !0 receive 0 7", "threads", "two threads of rank 0 are in collectives of one communicator"),
     ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*never_end"),
     ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file of ranks 0-3"),
     ("* make_window; !2 fence; 2 free_window", "mismatch", "rank 2: MPI_Win_free, call 1 of the window of ranks 0-3"),
+    ("* make_window; 0 lock 1; 0 put 1; * barrier; 1 lock 1; 1 put 1; 1 free_window", "deadlock", "rank 0 has not unlocked rank 1 .*: rank 0 is in MPI_Finalize"),
+    ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect"),
     ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window of ranks 0-3"),
     # Right programs
     ("0 late_thread 1 7 4; 1 late_thread 0 7 4; 0 receive 1 7; 1 receive 0 7; * barrier", "", "another of its threads .* may still make a call"),
@@ -85,6 +88,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* sloppy_broadcast; * spawn 4; 0 receive 0 1 1 1; * barrier; * disconnect", "", "what rank 0 waits for is not recorded: it is in MPI_Recv|rank 0 .* is in MPI_Recv"),
     ("* sloppy_broadcast; 0 sleep 4; * barrier", "", "rank 0 is not in MPI_Barrier: ranks 1-3 wait for it"),
     ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
+    ("* sloppy_broadcast; 0 nap 700; * barrier; * nap 300", "", "^$|rank 0 is not in MPI_Barrier"),  # nothing after its end
     ("* group; 1 send 0 7 1 1; 0 receive any any 1 1; * barrier 1; * barrier", "", ""),
 ]]
 # A gdb that fails: nothing is said of what the rank does that is in no recorded call.
@@ -111,40 +115,30 @@ MPI4PY = [(f"{python} {text}", 2, "", cause, says) for python in PYTHONS for tex
     ("w.recv(source=1 - w.rank)", "deadlock", "0 waits for 1, 1 waits for 0"),
     ("w.send(bytes(1 << 24), dest=w.rank); w.recv(source=w.rank)", "deadlock", "0 waits for 0: deadlock"),
     ("w.rank and __import__('time').sleep(4); w.barrier()", "", "rank 1 is not in MPI_Barrier: rank 0 waits for it"),
+    ("w.rank and w.bcast(7); w.rank or w.Bcast(bytearray(64)); w.barrier()", "mismatch", "rank 0: MPI_Bcast, call 1 of MPI_COMM_WORLD, root 0, 64 B"),
     ("w.rank or 1 / 0; w.barrier()", "deadlock", "rank 0 is not in MPI_Barrier: rank 0 is in MPI_Finalize"),
 ]]
 OSU = [
     ("pt2pt/osu_latency", 2, "1 MPI_Send 50 skip", "deadlock", "rank 1 does not send to 0"),
-    ("pt2pt/osu_latency", 2, "0 MPI_Send 50 skip", "deadlock", "rank 0 does not send to 1"),
     ("pt2pt/osu_latency", 2, "1 MPI_Send 50 tag", "deadlock", "it has sent one with tag 2, and 0 wants tag 1"),
-    ("pt2pt/osu_latency", 2, "0 MPI_Recv 70 tag", "deadlock", "it has sent one with tag 1, and 0 wants tag 2"),
     ("pt2pt/osu_latency", 2, "1 MPI_Recv 70 exit", "ended", "rank 1 is gone: exit status 0"),
     ("pt2pt/osu_latency", 2, "1 MPI_Send 70 abort", "ended", "rank 1 is gone: killed by signal 6"),
     ("pt2pt/osu_latency", 2, "1 MPI_Send 70 stop", "late", r"rank 1 .* is sleeping outside of MPI"),
     ("pt2pt/osu_latency", 2, "0 MPI_Barrier 2 skip", "deadlock", "rank 1 is in MPI_Barrier"),
     ("pt2pt/osu_bw", 2, "0 MPI_Isend 200 tag", "deadlock", "rank 0 does not send to 1"),
-    ("pt2pt/osu_bw", 2, "1 MPI_Irecv 200 tag", "deadlock", "rank 0 does not send to 1"),
-    ("pt2pt/osu_bibw", 2, "1 MPI_Isend 200 stop", "late", r"rank 1 .* is sleeping"),
-    ("pt2pt/osu_multi_lat", 4, "3 MPI_Send 50 skip", "deadlock", "rank 3 does not send to 1"),
     ("pt2pt/osu_mbw_mr", 4, "1 MPI_Isend 100 tag", "deadlock", "rank 1 does not send to 3"),
-    ("collective/osu_barrier", 4, "2 MPI_Barrier 100 skip", "mismatch", "rank 2: MPI_Reduce"),
-    ("collective/osu_barrier", 4, "2 MPI_Barrier 100 stop", "late", r"rank 2 .* is sleeping"),
     ("collective/osu_allreduce", 4, "2 MPI_Allreduce 100 skip", "mismatch", "rank 2: MPI_"),
     ("collective/osu_allreduce", 4, "1 MPI_Allreduce 40 barrier", "mismatch", "rank 1: MPI_Barrier"),
     ("collective/osu_allreduce", 4, "3 MPI_Allreduce 100 exit", "ended", "rank 3 is gone: exit status 0"),
     ("collective/osu_bcast", 4, "0 MPI_Bcast 100 skip", "mismatch", "rank 0: MPI_"),
     ("collective/osu_bcast", 4, "1 MPI_Bcast 60 barrier", "mismatch", "rank 1: (MPI_Barrier|.* MPI_Barrier, .* MPI_Bcast)"),
     ("collective/osu_reduce", 4, "2 MPI_Reduce 100 root", "mismatch", r"rank 2: MPI_Reduce, .* root 1"),
-    ("collective/osu_gather", 4, "3 MPI_Gather 100 root", "mismatch", r"rank 3: MPI_Gather, .* root 1"),
-    ("collective/osu_scatter", 4, "3 MPI_Scatter 100 root", "mismatch", r"rank 3: MPI_Scatter, .* root 1"),
     ("collective/osu_alltoall", 4, "2 MPI_Alltoall 40 stop", "late", r"rank 2 .* is sleeping"),
     ("collective/osu_ibarrier", 4, "2 MPI_Ibarrier 40 stop", "late", r"rank 2 .* is sleeping"),
     # Right, but late.
     ("pt2pt/osu_latency", 2, "1 MPI_Send 50 compute", "", "rank 1 .* computing, not waiting"),
-    ("pt2pt/osu_bw", 2, "1 MPI_Irecv 100 sleep", "", "rank 1 .* is sleeping"),
     ("collective/osu_allreduce", 4, "2 MPI_Allreduce 100 compute", "", "rank 2 .* computing, not waiting"),
     ("collective/osu_bcast", 4, "0 MPI_Bcast 100 sleep", "", "rank 0 .* is sleeping"),
-    ("collective/osu_allgather", 4, "3 MPI_Allgather 40 compute", "", "rank 3 .* computing, not waiting"),
 ]
 EXAMPLE = "01_communicators/03_one_device_per_process_mpi_mpi"
 BUFFERS, SYMMETRIC, GATHER = "04_user_buffer_registration/01_allreduce_mpi", "05_symmetric_memory/01_allreduce_mpi", "05_symmetric_memory/02_allgather_mpi"
@@ -155,10 +149,7 @@ NCCL = [
     (EXAMPLE, 4, "2 ncclCommInitRank 1 stop", "late", "rank 2 .* is sleeping"),
     (EXAMPLE, 4, "2 MPI_Barrier 1 skip", "deadlock", "rank 2 is not in MPI_Barrier"),
     (BUFFERS, 4, "1 ncclAllReduce 1 skip", "deadlock", "rank 1 has made 0 calls"),
-    (BUFFERS, 4, "2 ncclAllReduce 1 barrier", "deadlock", "rank 2 has made 0 calls"),
-    (BUFFERS, 4, "3 cudaStreamSynchronize 1 stop", "late", "rank 3 .* is sleeping"),
     (SYMMETRIC, 4, "0 ncclAllReduce 1 skip", "deadlock", "rank 0 has made 2 calls"),
-    (SYMMETRIC, 4, "1 ncclAllReduce 1 exit", "ended", "rank 1 is gone: exit status 0"),
     (SYMMETRIC, 4, "2 ncclAllReduce 1 count", "mismatch", "rank 2: ncclAllReduce"),
     (GATHER, 4, "3 ncclAllGather 1 stop", "late", "rank 3 .* is sleeping"),
     (GATHER, 4, "1 ncclAllGather 1 abort", "ended", "rank 1 is gone: killed by signal 6"),
@@ -252,7 +243,7 @@ def explain(row, command, library, launch, options, folder):
 
     def explanations():
         found = [json.loads(line) for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n")] if lines.exists() else []
-        return found, "\n".join("\n".join(one["lines"]) for one in found)
+        return found, "\n".join("\n".join(one["lines"] + one["stacks"]) for one in found)
 
     with open(folder / "out", "w+", encoding="utf-8") as out, open(folder / "err", "w+", encoding="utf-8") as err, \
             subprocess.Popen(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "03-message-passing/who_waits", "--end", "--after",
@@ -280,6 +271,8 @@ def explain(row, command, library, launch, options, folder):
             return f"it accuses: {wrong}"
     elif cause not in (one["cause"] for one in found):
         return f"the cause is '{found[-1]['cause']}', not '{cause}': {text}"
+    if list(folder.glob(".who_waits*")):
+        return "it leaves a file in the home folder"
     if cause == "late" or hangs:
         return ""
     ended = statuses.read_text().split() if statuses.exists() else []

@@ -142,15 +142,15 @@ Communicator* communicator(MPI_Comm handle) {
                             : nullptr;
 }
 
-// After a recorded call.
-void keep_error(const Call& call, int result) {
-  if (call.kind != Kind::none && result != MPI_SUCCESS) {
+// After a recorded call that has returned an error.
+void keep_error(const Call& call) {
+  if (call.kind != Kind::none) {
     record()->failed.store(call);
     if (role_of(call.kind) != Role::busy && role_of(call.kind) != Role::other) record()->incomplete = true;
   }
 }
 void used(const Call& call, MPI_Comm handle, int result) {
-  keep_error(call, result);
+  if (result != MPI_SUCCESS) keep_error(call);
   if (call.communicator == uncertain_id && result == MPI_SUCCESS && !find(value_of(handle)))
     add_communicator(handle, uncertain_id);
 }
@@ -214,7 +214,7 @@ Call restart(MPI_Request request) {
   }
   Call call = found->second;
   if (role_of(call.kind) == Role::collective) {
-    if (Communicator* const starts = find(value_of(request))) call = starts->next(call);
+    if (Communicator* const starts = find(value_of(request))) starts->next(call);
   } else {
     post(call);
   }
@@ -416,12 +416,16 @@ void pieces(MPI_Comm comm, const Communicator& where, const Call& call, const st
 // The next collective of a communicator. `root` and `count`: the places of these arguments, or -1.
 template <Kind kind, int root, int count, class... A>
 Call in_turn(MPI_Comm comm, A... a) {
-  if (skips()) return {};
+  Call call;
+  if (skips()) return call;
   const std::tuple<A...> all(a...);
-  Call call{.kind = base(kind), .communicator = uncertain_id};
+  call.kind = base(kind), call.communicator = uncertain_id;
   Communicator* const where = communicator(comm);
   if (!where) return call;
-  if (where->between) return where->next(call);  // root and size differ between its sides
+  if (where->between) {  // root and size differ between its sides
+    where->next(call);
+    return call;
+  }
   if constexpr (root >= 0) call.root = std::get<root>(all);
   const bool at_root = root >= 0 && where->shared && where->shared->rank == call.root;
   if constexpr (count >= 0 && root > count) {  // not all arguments count on all ranks of an intercommunicator
@@ -438,7 +442,7 @@ Call in_turn(MPI_Comm comm, A... a) {
   } else if constexpr (named<kind>("", "scan")) {
     call.gives = call.waits = false;
   }
-  call = where->next(call);
+  where->next(call);
   if constexpr (named<kind>("", "atherv") || named<kind>("", "eighbor_allgather"))
     pieces<1, 2, 4, named<kind>("", "v") ? 6 : 5>(comm, *where, call, all);
   else if constexpr (named<kind>("", "catterv"))
@@ -513,7 +517,7 @@ INLINE int join(MPI_Comm local, int leader, MPI_Comm world_of_leaders, int other
     if (where->shared && where->shared->rank == leader)
       if (const Communicator* const of_leaders = communicator(world_of_leaders))
         call.peer = of_leaders->world_rank(other);
-    call = where->next(call);
+    where->next(call);
     count_sent({.kind = kind, .peer = call.peer, .tag = tag, .communicator = leaders_id});
   }
   const int result = next_inside<kind, int>(call, local, leader, world_of_leaders, other, tag, made);
@@ -589,9 +593,9 @@ INLINE int ordered(A... a) {
   constexpr bool starts = named<kind>("MPI_File_i", "");
   const std::uintptr_t handle = handle_in<place>(all);
   Call call;
-  if (Communicator* const where = skips() ? nullptr : find(handle)) call = where->next({.kind = base(kind)});
+  if (Communicator* const where = skips() ? nullptr : find(handle)) call.kind = base(kind), where->next(call);
   const int result = next_inside<kind, int>(call, a...);
-  keep_error(call, result);
+  if (result != MPI_SUCCESS) keep_error(call);
   if constexpr (starts)
     if (result == MPI_SUCCESS) start(value_of(*std::get<last>(all)), call);
   if constexpr (named<kind>("", "_free") || named<kind>("", "_close"))
@@ -618,8 +622,10 @@ INLINE int single(A... a) {
     if (const MPI_Message* const taken = std::get<3>(all)) message = request_number(value_of(*taken));
   const int result = next_inside<kind, int>(call, a...);
   if (call.kind == Kind::none) return result;
-  keep_error(call, result);
-  if (result != MPI_SUCCESS) return result;
+  if (result != MPI_SUCCESS) {
+    keep_error(call);
+    return result;
+  }
   complete(message);
   if constexpr (named<kind>("", "_lock") || named<kind>("", "_lock_all")) start(lock, call);
   if constexpr (named<kind>("", "_unlock") || named<kind>("", "_unlock_all")) complete(request_number(lock));
@@ -700,16 +706,9 @@ using namespace who_waits;
 
 #pragma GCC visibility push(default)
 extern "C" {
+#define ONLY_OF_THIS_MPI
 #define X WRAP
 #define Y(...)
-#define L WRAP
-#if MPI_VERSION >= 4
-#define N WRAP
-#define M WRAP
-#else
-#define N(...)
-#define M(...)
-#endif
 #include "calls.inc"
 #if MPI_VERSION >= 4
 #define X(...)
@@ -765,14 +764,6 @@ int MPI_Keyval_create(MPI_Copy_function* copy, MPI_Delete_function* remove, int*
 #define SECOND_NAME(parameters, name, ...) extern decltype(name) P##name __attribute__((alias(#name)));
 #define X SECOND_NAME
 #define Y(...)
-#define L SECOND_NAME
-#if MPI_VERSION >= 4
-#define N SECOND_NAME
-#define M SECOND_NAME
-#else
-#define N(...)
-#define M(...)
-#endif
 #include "calls.inc"
 #if MPI_VERSION >= 4
 #define SECOND_NAME_LARGE(parameters, name, ...) SECOND_NAME(parameters, name##_c)

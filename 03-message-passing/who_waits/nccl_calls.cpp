@@ -33,8 +33,8 @@ thread_local std::int32_t last_tag = unknown;  // of this thread's last call, wh
 
 Call next_in(ncclComm_t comm, Call call) {
   call.waits = false;  // it waits on the stream
-  Communicator* const known = off() ? nullptr : find(handle_of(comm));
-  return known ? known->next(call) : call;
+  if (Communicator* const known = off() ? nullptr : find(handle_of(comm))) known->next(call);
+  return call;
 }
 
 void created(ncclComm_t comm, std::uint64_t id, int size, int rank) {

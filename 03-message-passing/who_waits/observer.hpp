@@ -34,14 +34,15 @@ class Observer {
   Observer(const Observer&) = delete;  // both last until the process ends
   Observer& operator=(const Observer&) = delete;
 
-  // Before the program starts: it is to take times, for times(): those of the seconds from..to after its first call, or
-  // the last ones if `from` is negative.
-  void take_times(std::optional<double> from, std::optional<double> to) {
+  // Before the program starts: it is to take times, for times(): those from..to after its first call, or the last ones
+  // if `from` is before the end. A percentage is of a time that is not known yet: then it takes all.
+  void take_times(std::optional<Moment> from, std::optional<Moment> to) {
     constexpr double around = 1, most = 1e9;  // s: ranks make their first call at different times
+    const auto known = [](const auto& one) { return one && !one->percent && one->value >= 0; };
     Times& times = record_->times;
-    times.last_ones = from && *from < 0;
-    if (from && *from >= 0) times.from = static_cast<std::int64_t>((std::min(*from, most) - around) * 1e9);
-    if (to && *to >= 0) times.to = static_cast<std::int64_t>((std::min(*to, most) + around) * 1e9);
+    times.last_ones = from && from->value < 0;
+    if (known(from)) times.from = static_cast<std::int64_t>((std::min(from->value, most) - around) * 1e9);
+    if (known(to)) times.to = static_cast<std::int64_t>((std::min(to->value, most) + around) * 1e9);
     record_->timed = true;
   }
 
@@ -152,10 +153,9 @@ class Observer {
       constexpr std::uint64_t past = CommunicatorRecord::past;
       for (std::uint64_t n = member.collectives - std::min(member.collectives, past - 1); n <= member.collectives; ++n)
         if (n > 0 && !one.freed) member.history.push_back(one.history[n % past].load());
-      for (const auto& of_kind : one.of_kind) member.of_kind.push_back(of_kind.load(std::memory_order_relaxed));
       std::atomic_thread_fence(std::memory_order_acquire);
       if (one.collectives.load(std::memory_order_relaxed) != member.collectives)  // it moves: half of it may be newer
-        member.history.clear(), member.of_kind.clear();
+        member.history.clear();
       state.communicators.push_back(std::move(member));
     }
     const auto add = [&](const TrafficRecord& one) {

@@ -108,9 +108,8 @@ struct CommunicatorRecord {
   std::atomic<Sort> sort{Sort::communicator};
   std::atomic<bool> freed{false};             // kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
-  static constexpr std::size_t past = 64;
-  std::array<SharedCall, past> history{};                                                   // call n is at n % past
-  std::array<std::atomic<std::uint32_t>, static_cast<std::size_t>(Kind::count)> of_kind{};  // number of calls of each
+  static constexpr std::size_t past = 128;
+  std::array<SharedCall, past> history{};  // call n is at n % past
 };
 
 // What a call has for each peer: the bytes that a collective such as MPI_Alltoallv expects from and sends to it, or who

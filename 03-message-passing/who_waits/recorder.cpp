@@ -170,16 +170,13 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {  // splitmix64
   return (x ^ (x >> 31)) & ~uncertain_id;
 }
 
-Call Communicator::next(Call call) {
+void Communicator::next(Call& call) {
   call.communicator = id;
-  if (!shared) return call;
+  if (!shared) return;
   call.sequence = shared->collectives.load(std::memory_order_relaxed) + 1;
   if (!(id & uncertain_id)) call.meeting = mix(id, call.sequence);
   shared->history[call.sequence % CommunicatorRecord::past].store(call);
-  std::atomic<std::uint32_t>& of_kind = shared->of_kind[static_cast<std::size_t>(call.kind)];
-  of_kind.store(of_kind.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   shared->collectives.store(call.sequence, std::memory_order_release);
-  return call;
 }
 
 Communicator* find(std::uintptr_t handle) {
@@ -217,7 +214,6 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
       shared->side = side;
       shared->freed = false;
       shared->collectives = 0;
-      for (auto& of_kind : shared->of_kind) of_kind = 0;
       shared->id.store(id, std::memory_order_release);
     } else {
       ours->incomplete = true;
@@ -411,7 +407,7 @@ TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32
 std::uint64_t meeting_of(std::uint64_t communicator, std::int32_t from, std::int32_t to, std::int32_t tag,
                          std::uint64_t number) {
   const auto word = [](std::int32_t value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
-  if (communicator & uncertain_id) return 0;
+  if ((communicator & uncertain_id) || !record()->timed.load(std::memory_order_relaxed)) return 0;
   return mix(mix(mix(communicator, word(from) << 32 | word(to)), word(tag)), number);
 }
 }  // namespace

@@ -33,8 +33,8 @@ struct Communicator {
     if (peer < 0 || world_ranks.empty()) return peer;
     return static_cast<std::size_t>(peer) < world_ranks.size() ? world_ranks[static_cast<std::size_t>(peer)] : unknown;
   }
-  // A collective starts: returns it with its number, and keeps it in the history.
-  Call next(Call call);
+  // A collective starts: gives it its number, and keeps it in the history.
+  void next(Call& call);
 };
 // The communicator with this handle; nullptr: add() it. Thread-safe; the pointer is valid until forget().
 Communicator* find(std::uintptr_t handle);

@@ -64,6 +64,10 @@ bool is_api(const std::string& name) {  // of MPI in C and Fortran, NCCL, CUDA
   static const std::regex api(R"(P?MPIX?_[A-Z]\w*|p?mpi_[a-z_]+_|nccl[A-Z]\w*|cuda[A-Z]\w*)");
   return std::regex_match(name, api);
 }
+bool is_of_library(const std::string& name) {  // inside such a call, if the library has debug information
+  static const std::regex library(R"((ompi|opal|orte|prte|pmix|PMIx|mca|MPI[A-Z]*|uc[pst]|fi|nccl|ibv)_.*)");
+  return is_api(name) || std::regex_match(name, library);
+}
 bool is_interpreter(const std::string& name) {
   static const std::regex python(
       R"((_?Py[A-Z_]|pymain|_?cfunction_|method_|object_|type_call|slot_tp|vectorcall|function_code|builtin_|run_mod|pyrun|run_eval).*)");
@@ -97,7 +101,7 @@ void print(const Node& node, const std::string& path, const std::string& indent,
 
 }  // namespace
 
-char process_state(pid_t pid) {
+char state_of_threads(pid_t pid) {
   char found = '?';
   const std::filesystem::path tasks = fmt::format("/proc/{}/task", pid);
   for (const std::string& task : multinode::names_in(tasks)) {
@@ -182,7 +186,10 @@ std::vector<Stack> parsed_stacks(const std::string& text) {
     });
     const auto api = std::ranges::find_if(stack, is_api, &Frame::function);
     const bool calls = api != stack.end();
-    if (calls) api->place.clear(), stack.erase(api + 1, stack.end());
+    if (calls) {  // what is left inside of the call is the program's, such as its own reduction
+      const auto inside = [](const Frame& one) { return one.place.empty() || is_of_library(one.function); };
+      api->place.clear(), stack.erase(std::remove_if(api + 1, stack.end(), inside), stack.end());
+    }
     while (stack.size() > 2 && stack.back().function.starts_with('_') && stack.back().place.empty() &&
            stack[stack.size() - 2].place.empty())
       stack.pop_back();  // the C library's own functions

@@ -15,7 +15,8 @@ struct Frame {
   auto operator<=>(const Frame&) const = default;
   static void fields(auto& visit, auto& one) { visit(one.function, one.place, one.python); }
 };
-using Stack = std::vector<Frame>;  // main first; a call of MPI, NCCL or CUDA is the last
+using Stack =
+    std::vector<Frame>;  // main first; the last is a call of MPI, NCCL or CUDA, or what the program does there
 
 struct ProcessStacks {
   int rank = 0, pid = 0;
@@ -41,7 +42,7 @@ std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks);
 std::string stack_line(const ProcessStacks& process);
 
 // R, S, D, T ... as in /proc: R if any thread runs; '?': there is no such process.
-char process_state(pid_t pid);
+char state_of_threads(pid_t pid);
 
 std::string program_of(pid_t pid);            // the name of its file; "": not known
 std::string quoted(const std::string& text);  // for the shell

@@ -21,13 +21,10 @@ namespace {
 
 constexpr std::size_t most_meetings = 2 << 20;  // on rank 0
 
-double offset_at(const RankTimes& rank, std::int64_t clock, double error) {
+double offset_at(const RankTimes& rank, std::int64_t clock) {
   const auto span = static_cast<double>(rank.last.clock - rank.first.clock);
   const double part = span > 0 ? static_cast<double>(clock - rank.first.clock) / span : 0;
-  const auto mix = [&](std::int64_t a, std::int64_t b) {
-    return static_cast<double>(a) + part * static_cast<double>(b - a);
-  };
-  return mix(rank.first.offset, rank.last.offset) + error * mix(rank.first.uncertainty, rank.last.uncertainty);
+  return static_cast<double>(rank.first.offset) + part * static_cast<double>(rank.last.offset - rank.first.offset);
 }
 
 bool starts_mpi(Kind kind) { return kind == Kind::MPI_Init || kind == Kind::MPI_Init_thread; }
@@ -53,7 +50,7 @@ RankTimes times_of(const Times& times, int ranks) {
   return out;
 }
 
-Timeline timeline_of(const std::vector<RankTimes>& ranks, double error) {
+Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   Timeline out;
   out.ranks = &ranks;
   std::uint32_t shift = 0;
@@ -61,7 +58,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks, double error) {
   out.every = std::uint64_t{1} << shift;
   const std::int64_t origin = ranks.at(0).first.clock;
   const auto seconds = [&](const RankTimes& rank, std::int64_t clock) {
-    return (static_cast<double>(clock - origin) + offset_at(rank, clock, error)) / 1e9;
+    return (static_cast<double>(clock - origin) + offset_at(rank, clock)) / 1e9;
   };
   std::map<std::tuple<const RankTimes*, int, std::int64_t>, TimedCall> calls;
   for (const RankTimes& rank : ranks) {
@@ -139,6 +136,12 @@ std::string time_text(double seconds) {
   return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
+std::string uncertainty_of(const std::vector<RankTimes>& ranks) {
+  std::int64_t most = 0;
+  for (const RankTimes& one : ranks) most = std::max({most, one.first.uncertainty, one.last.uncertainty});
+  return most ? fmt::format("the nodes' clocks are known to +- {}", time_text(static_cast<double>(most) / 1e9)) : "";
+}
+
 Colour colour_of(Kind kind) {
   const std::string_view name = name_of(kind);
   if (name.starts_with("nccl") || name.starts_with("cuda")) return Colour::gpu;
@@ -176,7 +179,7 @@ std::string title_of(const TimedCall& call, const std::string& place) {
                        : text;
 }
 
-std::string trace_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to,
+std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::optional<Moment> to,
                      const Where& where) {
   const double first = from ? timeline.at(*from) : -1e300, last = to ? timeline.at(*to) : 1e300;
   nlohmann::json events = nlohmann::json::array();

@@ -36,6 +36,12 @@ struct RankTimes {
 };
 RankTimes times_of(const Times& times, int ranks);  // for rank 0 among so many: as many meetings as it has memory for
 
+// Of a timeline: seconds since its start, negative ones before its end, or a percentage of it.
+struct Moment {
+  double value = 0;
+  bool percent = false;
+};
+
 struct TimedCall {
   const RankTimes* rank = nullptr;
   const Place* place = nullptr;
@@ -46,7 +52,6 @@ struct TimedCall {
   int waits_for = -1;            // that rank
   std::uint64_t number = 0;      // of the meeting with it
   std::vector<Meeting> met{};    // messages have a peer
-  double data() const { return leave - enter - late; }
 };
 struct Timeline {
   std::vector<TimedCall> calls;  // in the order of their start
@@ -60,25 +65,26 @@ struct Timeline {
   std::vector<double> ends;    // of the processes, as `ranks`
   std::string name{};          // the program's
   const std::vector<RankTimes>* ranks = nullptr;
-  double at(double wanted) const { return wanted < 0 ? last + wanted : wanted; }  // s; a negative one is before the end
+  double at(Moment one) const {  // s
+    return one.percent ? last * one.value / 100 : one.value < 0 ? last + one.value : one.value;
+  }
 };
-// `error`: of the clocks of other nodes, from -1 to 1 times their uncertainty. `ranks` must outlive the result.
-Timeline timeline_of(const std::vector<RankTimes>& ranks, double error = 0);
+Timeline timeline_of(const std::vector<RankTimes>& ranks);  // which must outlive it
 
 enum class Colour { message, collective, requests, gpu, other };
 Colour colour_of(Kind kind);
 // "MPI_Recv from rank 1, tag 5, 64 B, heat.cpp:50: 1.2 ms, of which 1.1 ms waiting for rank 1"
 std::string title_of(const TimedCall& call, const std::string& place);
 std::string time_text(double seconds);
+std::string uncertainty_of(const std::vector<RankTimes>& ranks);  // a sentence about their clocks; "": they share one
 
 using Where = std::function<std::string(const Place&)>;
 constexpr std::size_t most_rows = 32, most_bytes = 200 << 10;
-// A picture of the seconds from..to, by default of timeline.first..last: negative ones count from the end. At most
-// most_bytes, and most_rows rows: where calls are narrower than it shows, their part of the time is drawn. Throws
-// UsageError if nothing lies in it.
-std::string svg_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to, const Where& where);
+// A picture of from..to, by default of timeline.first..last. At most most_bytes, and most_rows rows: where calls are
+// narrower than it shows, their part of the time is drawn. Throws UsageError if nothing lies in it.
+std::string svg_of(const Timeline& timeline, std::optional<Moment> from, std::optional<Moment> to, const Where& where);
 // The same calls as trace events for Perfetto and chrome://tracing.
-std::string trace_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to,
+std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::optional<Moment> to,
                      const Where& where);
 
 }  // namespace who_waits

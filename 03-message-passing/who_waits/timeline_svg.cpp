@@ -63,7 +63,7 @@ class Picture {
   }
 
   std::string drawn(std::size_t cells) {
-    out_.clear(), drawn_alone_.clear(), colours_.clear(), merged_ = false;
+    out_.clear(), drawn_alone_.clear(), drawn_ = {}, merged_ = false;
     const int lanes = bottom(static_cast<int>(rows_.size()) - 1) + 4;
     std::string body;
     std::swap(out_, body);
@@ -89,7 +89,7 @@ class Picture {
         legend, title, style);
     put(R"(<text class="h" x="1%" y="18">{}<tspan class="wide">, {} to {}</tspan></text>)"
         "\n{}</svg>\n",
-        title, tick_text(first_), tick_text(last_), body);
+        title, tick_text(first_, (last_ - first_) / 100), tick_text(last_, (last_ - first_) / 100), body);
     return out_;
   }
 
@@ -136,13 +136,16 @@ class Picture {
     }
   }
 
-  std::string tick_text(double seconds) const {
-    const double range = last_ - first_;
-    const auto [scale, name] = range >= 1      ? std::pair{1.0, "s"}
-                               : range >= 1e-3 ? std::pair{1e3, "ms"}
+  // In the unit of the last second shown, with as many digits as `step` needs.
+  std::string tick_text(double seconds, double step) const {
+    const auto [scale, name] = last_ >= 1      ? std::pair{1.0, "s"}
+                               : last_ >= 1e-3 ? std::pair{1e3, "ms"}
                                                : std::pair{1e6, "us"};
-    return fmt::format("{:.4g} {}", std::abs(seconds) < range / 1e6 ? 0.0 : seconds * scale, name);
+    const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(step * scale) - 1e-6)));
+    return fmt::format("{:.{}f} {}", std::abs(seconds) < step / 100 ? 0.0 : seconds * scale, digits, name);
   }
+
+  std::string moment(double seconds) const { return tick_text(seconds, (last_ - first_) / 1000); }
 
   std::string draw_grid(int lanes) {
     const double raw = (last_ - first_) / 8, power = std::pow(10, std::floor(std::log10(raw)));
@@ -156,7 +159,7 @@ class Picture {
                             i % 2    ? "m wide"
                             : x > 97 ? "e"
                                      : "m",
-                            x, lanes + 14, tick_text(at));
+                            x, lanes + 14, tick_text(at, step));
     }
     return labels;
   }
@@ -234,34 +237,38 @@ class Picture {
       const int of = colour(i);
       double late = 0, other = 0;
       std::map<Kind, int> calls;
-      std::string dark, light;
+      std::vector<int> dark, light;  // heights
       int number = 0;
-      bool has_dark = false;
       for (; i < cells.size() && colour(i) == of && i - begin < std::max<std::size_t>(1, cells.size() / 20); ++i) {
         const auto high = [&](double seconds) {
           return static_cast<int>(std::lround(height_ * std::min(1.0, seconds / width)));
         };
-        const int low = high(cells[i].late), all = std::max(2, high(cells[i].late + cells[i].other));
-        has_dark = has_dark || low > 0;
-        dark += fmt::format("V{}h{}", y + height_ - low, wide);
-        light += fmt::format("V{}h{}", y + height_ - all, wide);
+        dark.push_back(high(cells[i].late));
+        light.push_back(std::max(2, high(cells[i].late + cells[i].other)));
         late += cells[i].late, other += cells[i].other;
         for (const auto& [kind, count] : cells[i].calls) calls[kind] += count, number += count;
       }
       if (of < 0) continue;
-      merged_ = true;
-      const char name = use(of);
+      merged_ = merged_ || number > 2;
+      const char name = use(of, late + other);
       std::vector<std::string> names;
       for (const auto& [kind, count] : calls) names.push_back(fmt::format("{} {}", count, name_of(kind)));
       const double time = width * static_cast<double>(i - begin), x = static_cast<double>(begin) * width;
       const double scale = (last_ - first_) / static_cast<double>(cells.size()) / width;
       put("<g><title>{} calls from {} to {}: {:.0f} % of the time wait for a late rank, {:.0f} % in calls otherwise: {}"
           "</title>",
-          number, time_text(first_ + x * scale), time_text(first_ + (x + time) * scale), 100 * late / time,
+          number, moment(first_ + x * scale), moment(first_ + (x + time) * scale), 100 * late / time,
           100 * other / time, fmt::join(names, ", "));
-      const int left = static_cast<int>(begin) * wide;
-      put(R"(<path class="{}l" d="M{} {}{}V{}z"/>)", name, left, y + height_, light, y + height_);
-      if (has_dark) put(R"(<path class="{}d" d="M{} {}{}V{}z"/>)", name, left, y + height_, dark, y + height_);
+      const auto steps = [&](char suffix, const std::vector<int>& heights) {
+        put(R"(<path class="{}{}" d="M{} {})", name, suffix, static_cast<int>(begin) * wide, y + height_);
+        for (std::size_t at = 0, next = 0; at < heights.size(); at = next) {
+          while (next < heights.size() && heights[next] == heights[at]) ++next;
+          put("V{}h{}", y + height_ - heights[at], static_cast<int>(next - at) * wide);
+        }
+        put(R"(V{}z"/>)", y + height_);
+      };
+      steps('l', light);
+      if (std::ranges::max(dark) > 0) steps('d', dark);
       put("</g>\n");
     }
   }
@@ -272,14 +279,14 @@ class Picture {
     const int x = unit(call.enter), change = unit(call.enter + std::max(0.0, call.late)), end = unit(call.leave);
     drawn_alone_.insert(i);
     put("<g><title>rank {}: {}, from {}</title>", call.rank->rank, escaped(title_of(call, where_(*call.place))),
-        time_text(std::abs(call.enter) < 5e-10 ? 0 : call.enter));
+        moment(call.enter));
     const auto bar = [&](std::string_view name, int from, int to) {
       put(R"(<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>)", name, from, y, std::max(1, to - from), height);
     };
     if (call.open) {
       bar("r", std::min(x, units - 12), units);
     } else {
-      const char name = use(static_cast<int>(colour_of(call.place->kind)));
+      const char name = use(static_cast<int>(colour_of(call.place->kind)), call.leave - call.enter);
       if (change > x) bar(std::string{name, 'd'}, x, change);
       if (end > change || change == x) bar(std::string{name, 'l'}, change, end);
     }
@@ -348,10 +355,27 @@ class Picture {
   }
 
   int draw_legend(int y) {
+    const auto note = [&](const std::string& text) {
+      put(R"(<text class="s" x="2%" y="{}">{}</text>)", y, text);
+      y += 15;
+    };
+    const auto seen = [&](double seconds) { return seconds > 2e-3 * (last_ - first_); };
+    if (std::ranges::any_of(drawn_, seen))
+      note("Dark: waits for a late rank. Light: the data travel. Gap: outside of calls.");
+    if (merged_) note("Low bars are many short calls. Height: their part of the time.");
+    if (timeline_.every > 1) note(fmt::format("One in {} messages and collectives was kept.", timeline_.every));
+    if (without_arrow_) note(fmt::format("{} messages are too many for arrows: see --from and --to.", without_arrow_));
+    std::uint64_t lost = 0;
+    for (const RankTimes& one : *timeline_.ranks) lost = std::max(lost, one.lost);
+    if (lost) note(fmt::format("The first {} calls of a rank were not kept.", lost));
+    if (const std::string clocks = uncertainty_of(*timeline_.ranks); !clocks.empty())
+      note("T" + clocks.substr(1) + ".");
+    y += 6;
     constexpr const char* names[] = {"messages", "collectives", "waits for requests", "NCCL and CUDA",
                                      "start and end of MPI"};
     std::vector<std::pair<std::string, std::string>> entries;  // swatch, text
-    for (const int colour : colours_) {
+    for (int colour = 0; colour < static_cast<int>(drawn_.size()); ++colour) {
+      if (!seen(drawn_[static_cast<std::size_t>(colour)])) continue;
       const char name = static_cast<char>('a' + colour);
       entries.emplace_back(
           fmt::format(R"(<rect class="{0}d" width="9" height="12"/><rect class="{0}l" x="9" width="9" height="12"/>)",
@@ -369,29 +393,11 @@ class Picture {
             entries[i].first, entries[i].second);
       put("</g>\n");
     }
-    y += 18 * static_cast<int>((entries.size() + 1) / 2) + 10;
-    const auto note = [&](const std::string& text) {
-      put(R"(<text class="s" x="2%" y="{}">{}</text>)", y, text);
-      y += 15;
-    };
-    note("Dark: waits for a late rank. Light: the data travel. Gap: outside of calls.");
-    if (merged_) note("Low bars are many short calls. Height: their part of the time.");
-    if (timeline_.every > 1) note(fmt::format("One in {} messages and collectives was kept.", timeline_.every));
-    if (without_arrow_) note(fmt::format("{} messages are too many for arrows: see --from and --to.", without_arrow_));
-    std::int64_t uncertainty = 0;
-    std::uint64_t lost = 0;
-    for (const RankTimes& one : *timeline_.ranks) {
-      uncertainty = std::max({uncertainty, one.first.uncertainty, one.last.uncertainty});
-      lost = std::max(lost, one.lost);
-    }
-    if (lost) note(fmt::format("The first {} calls of a rank were not kept.", lost));
-    if (uncertainty)
-      note(fmt::format("The nodes' clocks are known to +- {}.", time_text(static_cast<double>(uncertainty) / 1e9)));
-    return y;
+    return y + 18 * static_cast<int>((entries.size() + 1) / 2);
   }
 
-  char use(int colour) {
-    colours_.insert(colour);
+  char use(int colour, double seconds) {
+    drawn_[static_cast<std::size_t>(colour)] += seconds;
     return static_cast<char>('a' + colour);
   }
 
@@ -403,7 +409,7 @@ class Picture {
   std::map<int, std::size_t> row_of_;
   std::map<std::size_t, std::pair<int, int>> places_;  // y and height of a call's bar
   std::set<std::size_t> drawn_alone_;
-  std::set<int> colours_;
+  std::array<double, 5> drawn_{};  // s of each colour
   std::string out_;
   int height_ = 0;
   bool waits_ = false, merged_ = false;
@@ -412,11 +418,11 @@ class Picture {
 
 }  // namespace
 
-std::string svg_of(const Timeline& timeline, std::optional<double> from, std::optional<double> to, const Where& where) {
+std::string svg_of(const Timeline& timeline, std::optional<Moment> from, std::optional<Moment> to, const Where& where) {
   const double first = from ? timeline.at(*from) : timeline.first, last = to ? timeline.at(*to) : timeline.last;
   if (!(last > first))
-    throw multinode::UsageError(fmt::format("no time lies between --from {} and --to {}: the program lasted {}", first,
-                                            last, time_text(timeline.last)));
+    throw multinode::UsageError(fmt::format("no time lies between --from {} and --to {}: the program lasted {}",
+                                            time_text(first), time_text(last), time_text(timeline.last)));
   Picture picture(timeline, first, last, where);
   std::string text = picture.drawn(most_cells);
   for (std::size_t cells = most_cells; text.size() > most_bytes && cells > 12; cells /= 2)

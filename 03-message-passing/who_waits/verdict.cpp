@@ -547,23 +547,18 @@ class Explanation {
              std::get<1>(one.first) == std::get<1>(variants.begin()->first);
     });
   }
-  void say(Verdict& verdict, const std::string& what, std::uint64_t id,
-           std::vector<std::pair<Ranks, std::string>> groups) const {
-    std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
-    verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
-    for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
-      verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].first), groups[i].second));
-    if (verdict.culprits.empty()) verdict.culprits.assign(groups[0].first.begin(), groups[0].first.end());
-  }
-  std::vector<std::pair<Ranks, std::string>> texts(std::uint64_t id, std::uint64_t sequence,
-                                                   const Variants& variants) const {
-    std::vector<std::pair<Ranks, std::string>> groups;
+  void say(Verdict& verdict, std::string_view what, std::uint64_t id, std::uint64_t sequence,
+           const Variants& variants) const {
+    std::vector<std::pair<Call, Ranks>> groups;
     for (const auto& [call, ranks] : variants) {
       const auto& [kind, root, bytes] = call;
-      groups.emplace_back(
-          ranks, describe({.kind = kind, .root = root, .communicator = id, .sequence = sequence, .bytes = bytes}));
+      groups.push_back({{.kind = kind, .root = root, .communicator = id, .sequence = sequence, .bytes = bytes}, ranks});
     }
-    return groups;
+    std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.second.size(); });
+    verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
+    for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
+      verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].second), describe(groups[i].first)));
+    if (verdict.culprits.empty()) verdict.culprits.assign(groups[0].second.begin(), groups[0].second.end());
   }
 
   // A collective that differs between the ranks of a communicator, while a rank is still in it. Other sizes may work,
@@ -586,45 +581,22 @@ class Explanation {
           return role_of(std::get<0>(variants.begin()->first)) == Role::collective &&
                  (gone(rank) || stay.contains(rank.rank)) && !outside(rank) && !rank.incomplete;
         });
-        say(verdict, "the ranks make different calls", id, texts(id, sequence, variants));
+        say(verdict, "the ranks make different calls", id, sequence, variants);
         return true;
       }
     }
     return false;
   }
 
-  // Collectives that differed and that all have left: the first in the histories. If none is there, how many they have
-  // made of each kind until the last call that all have reached. Such a call may have worked, and proves nothing.
+  // The first collective in the histories that differed and that all have left. It may have worked, and proves nothing.
   void old_mismatch(Verdict& verdict) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;
       for (const auto& [sequence, variants] : made(members)) {
         if (variants.size() < 2 || (verdict.certain && only_sizes_differ(variants))) continue;
         if (!verdict.certain) verdict.cause = "mismatch";
-        return say(verdict, "before, the ranks have made different calls", id, texts(id, sequence, variants));
+        return say(verdict, "before, the ranks have made different calls", id, sequence, variants);
       }
-      std::uint64_t reached = UINT64_MAX;
-      for (const auto& [rank, member] : members) reached = std::min(reached, member->collectives);
-      std::map<std::vector<std::uint32_t>, Ranks> numbers;
-      for (const auto& [rank, member] : members) {
-        std::vector<std::uint32_t> of_kind = member->of_kind;
-        if (of_kind.empty() || member->collectives - reached > member->history.size()) continue;  // it is too far ahead
-        for (const Call& call : member->history)
-          if (call.sequence > reached) --of_kind.at(static_cast<std::size_t>(call.kind));
-        numbers[of_kind].insert(rank);
-      }
-      if (numbers.size() < 2) continue;
-      std::vector<std::pair<Ranks, std::string>> groups;
-      for (const auto& [of_kind, ranks] : numbers) {
-        std::vector<std::string> texts;
-        for (std::size_t kind = 0; kind < of_kind.size(); ++kind)
-          if (of_kind[kind] != numbers.begin()->first[kind] || of_kind[kind] != numbers.rbegin()->first[kind])
-            texts.push_back(fmt::format("{} {}", of_kind[kind], name_of(static_cast<Kind>(kind))));
-        groups.emplace_back(ranks, fmt::format("{}", fmt::join(texts, ", ")));
-      }
-      if (!verdict.certain) verdict.cause = "mismatch";
-      return say(verdict, fmt::format("before call {}, the ranks have made different calls", reached), id,
-                 std::move(groups));
     }
   }
 

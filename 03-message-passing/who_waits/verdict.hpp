@@ -32,11 +32,10 @@ struct CommunicatorState {
   std::uint64_t id = 0, collectives = 0;
   std::int32_t size = 0, rank = 0;
   Sort sort = Sort::communicator;
-  std::int32_t side = -1;                // of an intercommunicator: 0 or 1
-  std::vector<Call> history{};           // the last collectives, the oldest first
-  std::vector<std::uint32_t> of_kind{};  // how many of each Kind
+  std::int32_t side = -1;       // of an intercommunicator: 0 or 1
+  std::vector<Call> history{};  // the last collectives, the oldest first
   static void fields(auto& visit, auto& one) {
-    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history, one.of_kind);
+    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history);
   }
 };
 

@@ -17,6 +17,7 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/process/child_process.hpp>
 #include <multinode/store/tcp_store.hpp>
@@ -55,9 +56,16 @@ struct Options {
   bool time = false;
   bool end = false;
   std::string json, rendezvous, timeline, attach;
-  std::optional<double> from, to;
+  std::optional<Moment> from, to;
   std::vector<std::string> command;
 };
+
+Moment moment_of(std::string text) {
+  const bool percent = text.ends_with('%');
+  const auto value = multinode::number_of<double>(text.substr(0, text.size() - percent));
+  if (!value) throw UsageError(fmt::format("--from and --to must be seconds or a percentage, not '{}'", text));
+  return {*value, percent};
+}
 
 bool parse(int argc, char** argv, Options& options, bool prints) {
   char** const end = argv + argc;
@@ -75,11 +83,11 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
       "On several nodes: mpirun -N 1 who_waits --attach NAME")(
       "timeline", po::value(&options.timeline),
       "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end")(
-      "from", po::value<double>()->notifier([&](double seconds) { options.from = seconds; }),
-      "of the timeline: seconds since MPI_Init; negative: before the end")(
-      "to", po::value<double>()->notifier([&](double seconds) { options.to = seconds; }), "likewise")(
-      "time", po::bool_switch(&options.time),
-      "at the end, prints where the time in calls went: waiting for late ranks, or for the network")(
+      "from", po::value<std::string>()->notifier([&](const std::string& text) { options.from = moment_of(text); }),
+      "of the timeline: seconds since MPI_Init; negative: before the end; or a percentage of the time, as 75%")(
+      "to", po::value<std::string>()->notifier([&](const std::string& text) { options.to = moment_of(text); }),
+      "likewise")("time", po::bool_switch(&options.time),
+                  "at the end, prints where the time in calls went: waiting for late ranks, or for the data")(
       "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
       "rendezvous", po::value(&options.rendezvous),
       "where the ranks meet: tcp:HOST:PORT or file:PATH (default: by the launcher; under MPI a file in the home "
@@ -114,20 +122,22 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
 }
 
 // Waits until a process of this job has loaded MPI without the library of who_waits, as a part of an MPMD program can:
-// its rank never comes. Then it ends this process.
+// its rank never comes. Then it ends this process. Ranks meet within a second as a rule, and then none of them looks.
 void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
+  auto next = Clock::now() + 1s + 200ms * std::min(launch.local_rank.value, 20);  // one after the other
   while (!stop.stop_requested()) {
-    std::this_thread::sleep_for(200ms);
+    std::this_thread::sleep_for(100ms);
+    if (Clock::now() < next) continue;
+    next += 5s;
     for (const std::string& name : multinode::names_in("/proc")) try {
         const auto pid = multinode::parse_decimal<pid_t>(name);
         const std::string maps = pid ? multinode::read_text("/proc/" + name + "/maps").value_or("") : "";
         if (maps.find("/libmpi") == maps.npos || maps.find("/libwho_waits") != maps.npos) continue;
         const multinode::Launch other = multinode::read_launch(multinode::environment_of(*pid));
         if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
-        if (launch.local_rank.value == 0)
-          std::cerr << fmt::format(
-              "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --\n",
-              other.rank.value, *pid);
+        std::cerr << fmt::format(
+            "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --\n",
+            other.rank.value, *pid);
         ::_exit(multinode::exit_usage);
       } catch (const UsageError&) {
       }
@@ -350,18 +360,38 @@ class Watch {
     if (number("looks") > looks_) look();
   }
 
+  // How long each rank is quiet: whether there is something to explain.
   void look() {
     ++looks_;
     const std::int64_t moves = number("moves");
     observer_.look(Clock::now());
     steps_ = observer_.steps();
     counted_move_ = false;
+    struct Brief {
+      double quiet;
+      std::optional<int> ended;
+    };
+    const auto ranks = gather(world_, "how long it is quiet", Brief{observer_.quiet(Clock::now()), ended_});
+    const auto has_failed = [](const Brief& one) { return one.ended.value_or(0) != 0; };
+    const bool failed = std::ranges::any_of(ranks, has_failed);
+    const bool all_right = std::ranges::all_of(ranks, [](const Brief& one) { return one.ended == 0; });
+    // If a rank has moved since it counted as quiet, there is nothing to explain yet. Nobody asks during a look.
+    const bool one_moves =
+        std::ranges::any_of(ranks, [&](const Brief& one) { return !one.ended && one.quiet < options_.after; });
+    const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !failed);
+    if (world_.rank() == 0) answered_ = number("asked");
+    if (explains) explained_moves_ = moves;
+    if (world_.broadcast("whether to explain", explains ? "yes" : "no") == "yes") explain_all();
+  }
+
+  // Collective. Rank 0 explains what all ranks do.
+  void explain_all() {
     RankState state = observer_.state(world_.rank(), Clock::now());
     state.ended = ended_;
     if (!state.pid) state.pid = pid_;
     ProcessStacks stacks;
     if (!state.ended) {
-      state.process = process_state(state.pid);
+      state.process = state_of_threads(state.pid);
       const bool outside = state.waits.empty() && !state.polled;
       if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
       state.stack = stack_line(stacks);
@@ -370,17 +400,7 @@ class Watch {
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
     auto all_stacks = gather(world_, "the stacks", stacks);
-    Verdict verdict;
-    const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
-    const bool failed = std::ranges::any_of(ranks, has_failed);
-    const bool one_moves =
-        std::ranges::any_of(ranks, [&](const RankState& one) { return !one.ended && one.quiet < options_.after; });
-    // If a rank has moved since it counted as quiet, there is nothing to explain yet. Nobody asks during a look.
-    // Nor if all have ended by themselves.
-    const bool all_right = std::ranges::all_of(ranks, [](const RankState& one) { return one.ended == 0; });
-    const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !failed);
-    if (world_.rank() == 0) answered_ = number("asked");
-    if (explains) explained_moves_ = moves, verdict = explain(ranks);
+    const Verdict verdict = world_.rank() == 0 ? explain(ranks) : Verdict();
     if (world_.broadcast("stacks", verdict.cause == "started" ? "wanted" : "") == "wanted") {  // what do they do there?
       if (!ended_ && stacks.threads.empty()) stacks = stacks_of(state.pid), stacks.rank = state.rank;
       all_stacks = gather(world_, "the stacks of all", stacks);
@@ -389,41 +409,48 @@ class Watch {
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     observer_.look(Clock::now());
     const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
-    if (explains) {
-      if (std::ranges::find(moved, true) != moved.end()) {
-        verdict.certain = false;
-        verdict.lines.push_back("a rank has moved on since");
-      }
-      std::vector<std::string> lines = groups(ranks);
-      for (const auto& more : {verdict.lines, tree(all_stacks)}) lines.insert(lines.end(), more.begin(), more.end());
-      print(failed           ? "a rank has failed"
-            : all_are_quiet_ ? fmt::format("no progress for {:g} s", options_.after)
-                             : "asked by a signal",
-            lines);
-      nlohmann::json states;
-      for (const RankState& one : ranks) states.push_back(fields_of(one));
-      json_.write({{"cause", verdict.cause},
-                   {"certain", verdict.certain},
-                   {"ranks", verdict.culprits},
-                   {"lines", verdict.lines},
-                   {"groups", groups(ranks)},
-                   {"states", states}});
-      // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
-      // 4.2.2, its list of fences). So one dies that is in neither, and mpirun ends the others.
-      const auto outside = std::ranges::find_if(ranks, [](const RankState& one) {
-        return std::ranges::none_of(one.waits, [](const Wait& wait) {
-          return wait.call.communicator == start_id || wait.call.communicator == end_id;
-        });
-      });
-      // A rank that has failed ends it with its own status.
-      const auto failed_one = std::ranges::find_if(ranks, has_failed);
-      const auto ender = failed_one != ranks.end() ? failed_one : outside != ranks.end() ? outside : ranks.begin();
-      if (verdict.certain && options_.end) ends_it_ = static_cast<int>(ender - ranks.begin());
-    }
-    const std::string found = world_.broadcast("the explanation", fmt::format("{} {}", ends_it_, failed && explains));
+    if (world_.rank() == 0) say(ranks, verdict, all_stacks, std::ranges::find(moved, true) != moved.end());
+    const std::string found = world_.broadcast("the explanation", fmt::format("{} {}", ends_it_, explained_failure_));
     ends_it_ = std::stoi(found);
     explained_failure_ = found.ends_with("true");
     if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false);
+  }
+
+  // On rank 0.
+  void say(const std::vector<RankState>& ranks, Verdict verdict, const std::vector<ProcessStacks>& stacks, bool moved) {
+    if (moved) {
+      verdict.certain = false;
+      verdict.lines.push_back("a rank has moved on since");
+    }
+    const auto failed = std::ranges::find_if(ranks, [](const RankState& one) { return one.ended.value_or(0) != 0; });
+    explained_failure_ = failed != ranks.end();
+    std::vector<std::string> lines = groups(ranks);
+    const std::vector<std::string> stack_lines = tree(stacks);
+    for (const auto& more : {verdict.lines, stack_lines}) lines.insert(lines.end(), more.begin(), more.end());
+    print(explained_failure_ ? "a rank has failed"
+          : all_are_quiet_   ? fmt::format("no progress for {:g} s", options_.after)
+                             : "asked by a signal",
+          lines);
+    nlohmann::json states;
+    for (const RankState& one : ranks) states.push_back(fields_of(one));
+    json_.write({{"cause", verdict.cause},
+                 {"certain", verdict.certain},
+                 {"ranks", verdict.culprits},
+                 {"lines", verdict.lines},
+                 {"groups", groups(ranks)},
+                 {"stacks", stack_lines},
+                 {"states", states}});
+    if (!verdict.certain || !options_.end) return;
+    // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
+    // 4.2.2, its list of fences). So one dies that is in neither, and mpirun ends the others. A rank that has failed
+    // ends it with its own status.
+    const auto outside = std::ranges::find_if(ranks, [](const RankState& one) {
+      return std::ranges::none_of(one.waits, [](const Wait& wait) {
+        return wait.call.communicator == start_id || wait.call.communicator == end_id;
+      });
+    });
+    const auto ender = explained_failure_ ? failed : outside != ranks.end() ? outside : ranks.begin();
+    ends_it_ = static_cast<int>(ender - ranks.begin());
   }
 
   bool takes_times() const { return options_.time || !options_.timeline.empty(); }
@@ -455,7 +482,7 @@ class Watch {
     if (!options_.time || !at_the_end) return;
     const TimeReport report = who_waits::report(ranks, where);
     print("where the time in calls went", report.lines);
-    json_.write({{"what", "time"}, {"cause", report.cause}, {"ranks", report.late}, {"lines", report.lines}});
+    json_.write({{"what", "time"}, {"ranks", report.late}, {"lines", report.lines}});
   }
 
   static void print(const std::string& what, const std::vector<std::string>& lines) {
