@@ -135,18 +135,6 @@ cudaError_t cudaSetDeviceFlags(unsigned) {
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
   return guarded(__func__, [] {});
 }
-cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
-  return guarded(__func__, [&] { *config = cudaFuncCachePreferNone; });
-}
-cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) {
-  return guarded(__func__, [] {});
-}
-cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
-  return guarded(__func__, [&] { *config = cudaSharedMemBankSizeFourByte; });
-}
-cudaError_t cudaGetDeviceFlags(unsigned* flags) {
-  return guarded(__func__, [&] { *flags = cudaDeviceMapHost; });
-}
 cudaError_t cudaDeviceSynchronize() {
   return guarded(__func__, [] { wait_for_device(current_device); });
 }
@@ -192,14 +180,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return guarded(__func__, [&] {
     require_device(device);
     std::snprintf(text, static_cast<std::size_t>(bytes), "%s", pci_bus_id(physical_device(device)).c_str());
-  });
-}
-
-cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
-  return guarded(__func__, [&] {
-    for (int one = 0; one < device_count(); ++one)
-      if (text && pci_bus_id(physical_device(one)) == text) return *device = one, void();
-    refuse(cudaErrorInvalidValue, fmt::format("no device has the PCI address {}", text ? text : "(null)"));
   });
 }
 

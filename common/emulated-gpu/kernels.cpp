@@ -416,11 +416,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
         static_cast<int>(std::min(found.registration->dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
-// Hints, which have no effect here.
+// A hint, which has no effect here.
 cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
-  return guarded(__func__, [&] { kernel_at(function, current_device); });
-}
-cudaError_t cudaFuncSetSharedMemConfig(const void* function, cudaSharedMemConfig) {
   return guarded(__func__, [&] { kernel_at(function, current_device); });
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
@@ -464,12 +461,6 @@ cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
 
 // Variables
 
-cudaError_t cudaGetSymbolSize(std::size_t* bytes, const void* host) {
-  return guarded(__func__, [&] {
-    const ptx::Range range = symbol_at(host);
-    *bytes = range.end - range.begin;
-  });
-}
 cudaError_t cudaGetSymbolAddress(void** address, const void* host) {
   return guarded(__func__, [&] { *address = reinterpret_cast<void*>(symbol_at(host).begin); });
 }

@@ -87,7 +87,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void destroy() { stop(Kind::goodbye); }
   void abort() { stop(Kind::aborted); }
 
-  // Reductions and buffers of this communicator; guarded by operators_mutex.
+  // Reductions of this communicator; guarded by operators_mutex.
   struct Operator {
     ncclDataType_t type;
     Scalar factor;
@@ -96,7 +96,6 @@ class Member : public std::enable_shared_from_this<Member> {
   std::mutex operators_mutex;
   std::map<int, Operator> operators;
   int next_operator = ncclNumOps;
-  std::set<void*> registered;
 
  private:
   struct Pending {

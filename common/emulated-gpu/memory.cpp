@@ -422,11 +422,6 @@ cudaError_t cudaHostGetDevicePointer(void** memory, void* host, unsigned) {
     *memory = host;
   });
 }
-cudaError_t cudaHostGetFlags(unsigned* flags, void* host) {
-  void* memory = nullptr;
-  *flags = cudaHostAllocMapped;
-  return cudaHostGetDevicePointer(&memory, host, 0);
-}
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   return locked(__func__, [&](Machine& machine) {
     if (!memory || bytes == 0) refuse(cudaErrorInvalidValue, "null, or 0 bytes");
@@ -488,11 +483,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
     *pool = reinterpret_cast<cudaMemPool_t>(&pools[device]);
   });
 }
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
-  return guarded(__func__, [] {});
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
   return guarded(__func__, [] {});
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
@@ -545,10 +536,6 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 }
 cudaError_t cudaMemset2D(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height) {
   return guarded(__func__, [&] { set(memory, pitch, value, width, height, nullptr); });
-}
-cudaError_t cudaMemset2DAsync(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
-                              cudaStream_t stream) {
-  return guarded(__func__, [&] { set(memory, pitch, value, width, height, stream); });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return guarded(__func__, [&] { copy_now(plain(to, from, bytes), kind); });

@@ -374,14 +374,7 @@ void register_buffer(const std::string& call, ncclComm_t comm, void* memory, std
   member->require_ready(call);
   const std::string why = refusal(memory, bytes, member->device());
   require(why.empty(), ncclInvalidArgument, call + ": " + why);
-  const std::lock_guard lock(member->operators_mutex);
   *handle = memory;
-  require(member->registered.insert(memory).second, ncclInvalidUsage, call + ": this buffer is registered already");
-}
-void deregister_buffer(const std::string& call, ncclComm_t comm, void* handle) {
-  const auto member = member_of(comm, call);
-  const std::lock_guard lock(member->operators_mutex);
-  require(member->registered.erase(handle), ncclInvalidArgument, call + ": no such buffer is registered");
 }
 
 template <class Question>
@@ -392,16 +385,6 @@ ncclResult_t ask(const char* call, ncclComm_t comm, int* answer, Question&& ques
     member->require_ready(call);
     *answer = question(*member);
   });
-}
-
-// Reports registered buffers and reductions that the program leaked.
-void say_left(const Member& member, const char* call) {
-  const auto say_one = [&](std::size_t count, const char* what) {
-    if (count)
-      say(fmt::format("{} on rank {}: leaked {} {}{}", call, member.rank(), count, what, count > 1 ? "s" : ""));
-  };
-  say_one(member.registered.size(), "registered buffer");
-  say_one(member.operators.size(), "reduction");
 }
 
 struct AtExit {
@@ -559,7 +542,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
       member->finalize(call);
     } catch (const NcclError&) {  // it was aborted
     }
-    say_left(*member, call);
     retire(comm, call);
     member->destroy();
   });
@@ -587,8 +569,8 @@ ncclResult_t ncclMemFree(void* memory) {
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
   return guarded([&] { register_buffer("ncclCommRegister", comm, memory, bytes, handle); });
 }
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return guarded([&] { deregister_buffer("ncclCommDeregister", comm, handle); });
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
+  return guarded([&] { member_of(comm, "ncclCommDeregister"); });
 }
 #endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
@@ -596,8 +578,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t b
   void** handle = reinterpret_cast<void**>(window);
   return guarded([&] { register_buffer("ncclCommWindowRegister", comm, memory, bytes, handle); });
 }
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  return guarded([&] { deregister_buffer("ncclCommWindowDeregister", comm, window); });
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
+  return guarded([&] { member_of(comm, "ncclCommWindowDeregister"); });
 }
 #endif
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,

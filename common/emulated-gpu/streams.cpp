@@ -119,16 +119,11 @@ void call_host(Function&& function) {
 
 bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
 
-}  // namespace
-
-namespace {
-
-// Graphs
-
 CUgraph_st& valid(cudaGraph_t graph) {
   if (!Machine::get().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
   return *graph;
 }
+
 }  // namespace
 
 namespace emulated_gpu {
@@ -253,9 +248,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     record->point = submit(&found, [record] { record->time = Clock::now(); });
     event->record = std::move(record);
   });
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  return cudaEventRecord(event, stream);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return locked(__func__, [&](Machine&) { return done(record_of(event)) ? cudaSuccess : cudaErrorNotReady; });

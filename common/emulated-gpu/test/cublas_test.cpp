@@ -80,6 +80,27 @@ TEST_F(Blas, ProductsOfFloatAndDouble) {
   expect_product<double>(handle_, CUDA_R_64F, CUBLAS_COMPUTE_64F);
 }
 
+TEST_F(Blas, ProductsInABatchAndVectors) {
+  const Array<float> a({1, 2, 3, 4}), x({5, 6, 7}), y({1, 1, 1});
+  const float one = 1, none = 0;
+  const auto batch = [&](int count) {
+    return cublasSgemmStridedBatched(handle_, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, 2, x, 1, 1, &none, y, 1, 2,
+                                     count);
+  };
+  EXPECT_BLAS(batch(2));
+  EXPECT_EQ(y.get(), (std::vector<float>{5, 1, 18}));
+  expect_refused([&] { return batch(3); }, CUBLAS_STATUS_EXECUTION_FAILED, "A: it (4 bytes at ");
+  EXPECT_BLAS(cublasSaxpy(handle_, 2, &one, x, -2, y, 1));
+  EXPECT_EQ(y.get(), (std::vector<float>{12, 6, 18}));
+  expect_refused([&] { return cublasSaxpy(handle_, 3, &one, x, 2, y, 1); }, CUBLAS_STATUS_EXECUTION_FAILED,
+                 "x: it (20");
+  float host[] = {0, 8, 0, 9};
+  EXPECT_BLAS(cublasSetVector(2, 4, host + 1, 2, y, 1));
+  EXPECT_EQ(y.get(), (std::vector<float>{8, 9, 18}));
+  EXPECT_BLAS(cublasGetVector(2, 4, x, 2, host, 1));
+  EXPECT_EQ(host[1], 7);
+}
+
 TEST_F(Blas, ABetaOfZeroOverwritesNaN) {
   const Array<float> x({2}), y({std::numeric_limits<float>::quiet_NaN()});
   const float alpha = 3, beta = 0;

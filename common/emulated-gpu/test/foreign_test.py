@@ -1,6 +1,6 @@
 """Builds and runs NVIDIA's own programs, unmodified, on emulated GPUs.
 
-usage: foreign_test.py BUILD [--slow] [--list] [--headers DIR:DIR] [--libraries DIR:DIR] [NAME ...]
+usage: foreign_test.py BUILD [--slow] [--headers DIR:DIR] [--libraries DIR:DIR] [NAME ...]
 
 BUILD is the build folder. Without --slow only the quick rows are run; NAME (a part of a row's name) selects rows. The
 sources are taken from the folder in MULTINODE_FOREIGN_SOURCES, or from ../shared/sources beside this repository: archives
@@ -32,16 +32,13 @@ class Run:
     gpus: int
     arguments: str = ""
     processes: int = 0  # 0: without mpirun
-    says: str = None  # default: the program's
     slow: bool = True
-    memory: int = 0  # bytes that it needs
-    limit: int = 300  # seconds
 
 
 @dataclasses.dataclass
 class Program:
     name: str
-    source: str  # of UPSTREAM, or "" for this folder
+    source: str  # of UPSTREAM
     files: list
     says: str  # a regular expression that the output must contain
     runs: list
@@ -50,13 +47,12 @@ class Program:
 
 
 def examples():
-    def program(path, says, utils, gpus=4, memory=0, mpi=False):
+    def program(path, says, utils, mpi=False):
         files = [f"docs/examples/{path}/c/main.cc"] + (["docs/examples/common/src/utils.cc"] if utils else [])
         flags = "-Idocs/examples/common/include -lpthread"
-        threads = Run(gpus, slow=memory > 0, memory=memory)
         processes = [Run(4, processes=n, slow=n != 4) for n in (1, 2, 4)]
         if not mpi:
-            yield Program(path, "nccl-examples", files, says, [threads], flags)
+            yield Program(path, "nccl-examples", files, says, [Run(4, slow=False)], flags)
         if mpi or utils:
             yield Program(path + "_mpi", "nccl-examples", files, says, processes, flags + " -DMPI_SUPPORT", mpi=True)
 
@@ -65,8 +61,6 @@ def examples():
     yield from program("01_communicators/01_multiple_devices_single_process", "SUCCESS", False)
     yield from program("01_communicators/02_one_device_per_pthread", r"(?m)^Success$", False)
     yield from program("01_communicators/03_one_device_per_process_mpi", "cleaned up properly", False, mpi=True)
-    yield from program("02_point_to_point/01_ring_pattern", "SUCCESS - All GPUs received correct data", False, gpus=2,
-                       memory=12 << 30)
     yield from program("03_collectives/01_allreduce", "Example completed successfully!", False)
     yield from program("04_user_buffer_registration/01_allreduce", verified, True)
     yield from program("05_symmetric_memory/01_allreduce", verified, True)
@@ -99,15 +93,11 @@ def samples():
     yield program("0_Introduction/matrixMul", "matrixMul.cu", "Result = PASS", [Run(1, "-wA=64 -hA=64 -wB=64 -hB=64")])
     yield program("0_Introduction/simpleAtomicIntrinsics", "simpleAtomicIntrinsics.cu simpleAtomicIntrinsics_cpu.cpp",
                   "completed, returned OK", [Run(1, slow=False)])
-    yield program("0_Introduction/simpleStreams", "simpleStreams.cu", r"(?m)^4 streams:",  # 16 M elements, 200 launches
-                  [Run(1, limit=1200)])
     yield program("0_Introduction/simpleMPI", "simpleMPI.cu simpleMPI.cpp", "PASSED", [Run(2, "", 2)], mpi=True)
     kinds = [Run(1, f"--n=65536 --type={t} --kernel={k} --threads=128") for t in ("int", "float", "double") for k in (0, 3, 6)]
     yield program("2_Concepts_and_Techniques/reduction", "reduction.cpp reduction_kernel.cu", "Test passed", kinds)
-    yield program("2_Concepts_and_Techniques/scan", "main.cpp scan.cu scan_gold.cpp", r"(?s)^(?!.*DON'T).*Results Match",
-                  [Run(1, limit=1200)])  # 100 times 13 M elements for each of 14 sizes
+    yield program("2_Concepts_and_Techniques/radixSortThrust", "radixSortThrust.cu", "Test passed", [Run(1, "-n=16384")])
     yield program("2_Concepts_and_Techniques/shfl_scan", "shfl_scan.cu", r"CPU verify result diff \(GPUvsCPU\) = 0")
-    yield Program("thrust_and_cub", "", ["thrust_and_cub.cu"], r"sort, reduce, scan: RIGHT", [Run(1)])
 
 
 TABLE = [*examples(), *nccl_tests(), *samples()]
@@ -115,8 +105,6 @@ TABLE = [*examples(), *nccl_tests(), *samples()]
 
 def folder_of(source, build):
     """The unpacked sources, or None."""
-    if not source:
-        return pathlib.Path(__file__).resolve().parent
     sources = pathlib.Path(os.environ.get("MULTINODE_FOREIGN_SOURCES", ROOT.parent / "shared/sources"))
     archive, unpacked = sources / f"{source}.tar.xz", build / "foreign" / source
     for folder in (sources / source, sources / source.replace("-examples", "")):
@@ -164,7 +152,7 @@ def build(program, options, folder):
         compiler += ["-ccbin", "mpicxx"]
     if not all(shutil.which(tool) for tool in (compiler[0], "mpirun" if program.mpi else "true")):
         return None
-    to = options.build / "foreign/programs" / (program.source or "own")
+    to = options.build / "foreign/programs" / program.source
     own, linked, flags = [], [], []
     for flag in program.flags.split():
         (linked if flag.startswith("-l") else flags).append(flag)
@@ -191,16 +179,12 @@ def wrong(program, run, path, options):
     if run.processes:
         command = ["mpirun", "-n", str(run.processes), *command]
     code, text = call([str(options.build / "emulated-gpu/with-gpus"), str(run.gpus), *command], options.build / "foreign",
-                      ENVIRONMENT, run.limit)
+                      ENVIRONMENT, 300)
     if code:
         return f"exit status {code}\n{text}"
-    if not re.search(run.says or program.says, text):
-        return f"the output does not contain {run.says or program.says}\n{text}"
+    if not re.search(program.says, text):
+        return f"the output does not contain {program.says}\n{text}"
     return None
-
-
-def free_memory():
-    return int(re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) << 10
 
 
 def main():
@@ -208,7 +192,6 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--slow", action="store_true")
-    parser.add_argument("--list", action="store_true")
     parser.add_argument("--headers", default="")
     parser.add_argument("--libraries", default="")
     options = parser.parse_intermixed_args()
@@ -216,12 +199,9 @@ def main():
     (options.build / "foreign").mkdir(exist_ok=True)
     right, failed, left_out = 0, 0, {}
     for program in TABLE:
-        label = f"{program.source or 'own'}/{program.name}"
+        label = f"{program.source}/{program.name}"
         runs = [run for run in program.runs if options.slow or not run.slow]
         if not runs or not any(name in label for name in options.names or [""]):
-            continue
-        if options.list:
-            print(label, *(f"[{run.gpus} GPUs, {run.processes or 'no'} mpirun: {run.arguments}]" for run in runs))
             continue
         folder = folder_of(program.source, options.build)
         if not folder:
@@ -239,9 +219,6 @@ def main():
             continue
         for run in runs:
             row = f"{label} {run.arguments} ({run.gpus} GPUs, {run.processes or 1} processes)"
-            if run.memory > free_memory():
-                left_out.setdefault(f"less than {run.memory >> 30} GiB of memory are free", []).append(row)
-                continue
             start = time.monotonic()
             why = wrong(program, run, path, options)
             print(f"{'WRONG' if why else 'right'} {row} {time.monotonic() - start:.1f} s" + (f": {why}" if why else ""),
@@ -251,7 +228,7 @@ def main():
     for reason, rows in left_out.items():
         print(f"left out, {reason}: {', '.join(rows)}")
     print(f"{right} right, {failed} wrong")
-    return 1 if failed else 0 if right or options.list else 77
+    return 1 if failed else 0 if right else 77
 
 
 if __name__ == "__main__":

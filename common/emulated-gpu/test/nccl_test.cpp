@@ -206,24 +206,16 @@ TEST(HostNccl, TheEndOfACommunicatorWaitsForItsGraphs) {
   }
 }
 
-TEST(HostNccl, BuffersAreRegisteredAndDeregisteredOnce) {
+TEST(HostNccl, BuffersAreRegistered) {
   on_ranks(2, [](Rank& rank) {
-    const auto says = [](ncclResult_t code, ncclResult_t wanted, const std::string& why) {
-      EXPECT_EQ(code, wanted);
-      EXPECT_SAYS(ncclGetLastError(nullptr), why);
-    };
-    void* memory = nullptr;
-    void* handle = nullptr;
+    void *memory = nullptr, *handle = nullptr;
     ASSERT_NCCL_OK(ncclMemAlloc(&memory, 4000));
     ASSERT_NCCL_OK(ncclCommRegister(rank.comm, memory, 4000, &handle));
-    says(ncclCommRegister(rank.comm, memory, 4000, &handle), ncclInvalidUsage, "is registered already");
     EXPECT_NCCL_OK(ncclAllReduce(memory, memory, 1000, ncclInt32, ncclMax, rank.comm, rank.stream));
     cudaStreamSynchronize(rank.stream);
     EXPECT_NCCL_OK(ncclCommDeregister(rank.comm, handle));
-    says(ncclCommDeregister(rank.comm, handle), ncclInvalidArgument, "no such buffer is registered");
-    std::vector<int> host(1000);
-    says(ncclCommRegister(rank.comm, host.data(), 4000, &handle), ncclInvalidArgument, "ncclCommRegister: ");
-    says(ncclCommRegister(rank.comm, memory, 4001, &handle), ncclInvalidArgument, "ncclCommRegister: ");
+    EXPECT_EQ(ncclCommRegister(rank.comm, memory, 4001, &handle), ncclInvalidArgument);
+    EXPECT_SAYS(ncclGetLastError(nullptr), "ncclCommRegister: ");
     EXPECT_NCCL_OK(ncclMemFree(memory));
   });
 }
