@@ -367,12 +367,16 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
                             (judged.started ? ":\n" : ", and no process of " + name + " said anything:\n") +
                             lines_that_say_why(check.program, output));
   }
-  if (outcome.exit_status == check.exit_status && !outcome.timed_out) {
+  const bool ended_right = outcome.exit_status == check.exit_status && !outcome.timed_out;
+  if (ended_right && by_launcher && !told_who) {  // also where a launcher hides the status of programs that failed
+    judged.started = false;
+    const auto why = lines_that_say_why(check.program, output);
+    find("results", "no line of results says who took part ('fingerprint')" + (why.empty() ? "" : ":\n" + why));
+  } else if (ended_right) {
     for (const auto& [key, wanted] : check.answers)
       if (!answered[key]) find("answer", "result field '" + key + "' is missing");
     if (check.measures && judged.samples.empty() && judged.facts.empty())
       find("results", "it measured nothing: no line of results");
-    if (!told_who && by_launcher) find("results", "no line of results says who took part ('fingerprint')");
   }
   if (!looked_at.empty() && judged.findings.empty())  // a misspelt name would never be missed
     for (const auto& threshold : check.thresholds)

@@ -30,7 +30,7 @@ enum class Where {
 
 enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, three_nodes, several_processes };
 
-// How a value is read; see site.hpp.
+// How a value is read; see reference.md.
 struct Measure {
   std::string value, times, over, pattern, metric, unit, better, band, node, unless;
   std::map<std::string, std::vector<std::string>> required{};  // by key, the values as JSON
@@ -49,7 +49,7 @@ struct Check {
   std::string title{};
   Suite from = Suite::smoke;  // the smallest suite that has it
   std::string program{};      // CHAPTER/PROGRAM
-  // {json}: file for its JSON lines; {folder}: one for its files;
+  // {json}: file for its JSON lines;
   // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher};
   // {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};

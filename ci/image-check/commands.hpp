@@ -57,10 +57,9 @@ Results run_checks(const RunOptions& options, std::ostream& out);
 struct CompareOptions {
   std::filesystem::path a, b;  // folders: A is the baseline: a session, or a folder of sessions
   std::filesystem::path folder = "image-check-compare";
-  std::string again_a, again_b;  // commands that are image-check in A and B; "": it cannot be asked again
-  std::string launcher = "auto", hosts, examples, site;  // of fresh launches, as for run
-  std::vector<std::string> required;                     // checks or metrics that must be compared; "all": all
-  double loss = 100 * required_loss;                     // percent that a metric must see, else it is no evidence
+  std::string again_a, again_b;       // what runs image-check in A and B; "": it cannot be asked again
+  std::vector<std::string> required;  // checks or metrics that must be compared; "all": all
+  double loss = 100 * required_loss;  // percent that a metric must see, else it is no evidence
   bool other_hardware = false, same_nodes = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;
@@ -77,11 +76,10 @@ Results compare(const CompareOptions& options, std::ostream& out);
 
 struct NodeOptions {
   std::string budget = "10s";
-  bool drain = false;                   // a node that fails, by Slurm's scontrol
-  std::string site;                     // file with the inventory of this node; "": none
-  std::vector<std::string> required{};  // findings that this node must have
-  std::string json;                     // file for all findings; "": none
-  std::filesystem::path root = "/";     // with the sys and proc to look at
+  bool drain = false;                // a node that fails, by Slurm's scontrol
+  std::string site;                  // file with the inventory of this node; "": none
+  std::string json;                  // file for all findings; "": none
+  std::filesystem::path root = "/";  // with the sys and proc to look at
   boost::program_options::options_description description();
 };
 

@@ -27,34 +27,22 @@ Facts facts_of(const Results& results) {
   return facts;
 }
 
-// Runs image-check in A or B again for these checks, into that folder, where and how this command line says: the
-// results of A and B are data, and name nothing that is executed. Returns false if it did not come to its end. Throws
+// Runs `command`, which is image-check run in A or B, again for these checks, into that folder. The results of A and B
+// are data, and name nothing that is executed. Returns false if it did not come to its end. Throws
 // multinode::UsageError if it could not even start.
-bool run_again(const std::string& image_check, const CompareOptions& options, int processes_per_node,
-               const std::set<std::string>& checks, const std::filesystem::path& folder) {
-  Command words{"run",
-                "-o",
-                folder,
-                "--suite",
-                "deep",
-                "--launcher=" + options.launcher,
-                "--processes-per-node=" + std::to_string(processes_per_node),
-                fmt::format("--budget={}", options.timeout)};
-  const auto add = [&](const std::string& option, const std::string& value) {
-    if (!value.empty()) words.push_back(option + "=" + value);
-  };
-  add("--examples", options.examples);
-  add("--site", options.site);
-  add("--hosts", options.hosts);
-  for (const auto& check : checks) add("--only", check);
+bool run_again(const std::string& command, double timeout, int processes_per_node, const std::set<std::string>& checks,
+               const std::filesystem::path& folder) {
+  Command words{"-o", folder, "--suite=deep", "--processes-per-node=" + std::to_string(processes_per_node),
+                fmt::format("--budget={}", timeout)};
+  for (const auto& check : checks) words.push_back("--only=" + check);
   std::filesystem::create_directories(folder);
   const auto log = folder.string() + ".log";
-  Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
-                    std::chrono::milliseconds(std::lround(1000 * options.timeout)));
+  Processes process({{"sh", "-c", "exec " + command + " " + shell_words({}, words)}}, {}, log,
+                    std::chrono::milliseconds(std::lround(1000 * timeout)));
   const int status = process.end().exit_status;
   if (status == multinode::exit_usage || (status >= 125 && status <= 127))
-    throw UsageError("cannot measure again: '" + image_check + "' ended with status " + std::to_string(status) +
-                     "; see " + log);
+    throw UsageError("cannot measure again: '" + command + "' ended with status " + std::to_string(status) + "; see " +
+                     log);
   return status <= multinode::exit_wrong;
 }
 
@@ -97,7 +85,7 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
     drop_what_failed(fresh);
     if (fresh.head.launcher != head.launcher)
       throw UsageError("fresh launches used " + fresh.head.launcher + ", and B " + head.launcher +
-                       ": give --launcher, and --hosts and --site if B had them");
+                       ": give --again-b the options that B was run with");
     for (auto sample : fresh.samples) {
       sample.launch = launch;
       samples.push_back(sample);
@@ -278,7 +266,7 @@ class Comparing {
     const auto launch = [&](bool is_a, const std::filesystem::path& where) {
       (is_a ? of_a : of_b).push_back(where);
       if (options_.again) return options_.again(is_a, where);
-      const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_,
+      const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_.timeout,
                                    (is_a ? a() : b_).head.processes_per_node, suspects, where);
       if (!ended && is_a)
         throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
@@ -331,9 +319,7 @@ class Comparing {
             table.push_back(
                 fmt::format("  {:<50} {}", result.check, words_of_visible(comparison.visible, comparison.better)));
             if (found == "drifts") table.back() += "; drifts from session to session";
-            count(results_.summary, result.status);
-            writer_.write(result);
-            results_.checks.push_back(std::move(result));
+            add(std::move(result));
             continue;
           }
         }
@@ -345,7 +331,7 @@ class Comparing {
     out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
          << fmt::format("{:g} %", options_.loss)
          << " in B: A is too noisy, has too few sessions, or drifts. Make more sessions of A on a quiet node\n"
-         << "    (image-check baseline --repeat 10), measure A and B in turn (--again-a), or accept less (--loss)\n"
+         << "    (image-check baseline, ten times), measure A and B in turn (--again-a), or accept less (--loss)\n"
          << multinode::join(table, "\n") << "\n";
   }
 
@@ -375,11 +361,15 @@ class Comparing {
       result.status = Status::not_run;
       result.reason = "is required, and was not compared: " + result.reason;
     }
-    count(results_.summary, result.status);
     if (result.status != Status::pass && result.status != Status::skip) {
       out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
       for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
     }
+    add(std::move(result));
+  }
+
+  void add(CheckResult result) {
+    count(results_.summary, result.status);
     writer_.write(result);
     results_.checks.push_back(std::move(result));
   }
@@ -426,19 +416,16 @@ boost::program_options::options_description CompareOptions::description() {
   po::options_description known("compare A B: folders of image-check baseline, one session or several, and of run");
   known.add_options()  //
       ("again-a", po::value(&again_a)->value_name("COMMAND"),
-       "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
+       "what runs image-check in A, with the options that A had, such as 'podman run --rm -v /results:/results image-a "
+       "run --site FILE': measures suspects again")  //
       ("again-b", po::value(&again_b)->value_name("COMMAND"),
-       "the same in B, such as image-check if this machine has B. Without it, suspects are not measured again, and "
-       "the exit status is 3")  //
+       "the same in B, such as 'image-check run' if this machine has B. Without it, suspects are not measured again, "
+       "and the exit status is 3")  //
       ("loss", po::value(&loss)->value_name("PERCENT")->default_value(loss),
        "that must be found: a metric that cannot see it is no evidence")  //
       ("require", po::value(&required)->value_name("NAME"),
        "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
        "is 3; may be repeated; all: every metric; default: of each check one metric must be evidence")  //
-      ("launcher", po::value(&launcher)->default_value(launcher), "for fresh launches, as for run")     //
-      ("hosts", po::value(&hosts)->value_name("A,B,..."), "for fresh launches, as for run")             //
-      ("examples", po::value(&examples)->value_name("DIR"), "for fresh launches, as for run")           //
-      ("site", po::value(&site)->value_name("FILE"), "for fresh launches, as for run")                  //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
        "for each fresh launch; one of B that takes longer is a failure")                                   //
       ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")             //

@@ -12,12 +12,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <iomanip>
 #include <iostream>
-#include <thread>
 
 namespace {
 using namespace image_check;
@@ -52,42 +49,17 @@ int finish(const std::filesystem::path& folder, const Results& results) {
   return status;
 }
 
-// One session, or several in folders of their own. Returns the worst status: wrong, then could not test, then right.
-int sessions(RunOptions options, int repeat, double pause) {
-  const auto folder = options.folder;
-  int worst = multinode::exit_right;
-  for (int session = 1; session <= repeat; ++session) {
-    if (session > 1) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
-    if (repeat > 1) {
-      options.folder = folder / fmt::format("{:04}", session);
-      std::cout << "session " << session << "\n";
-    }
-    const Results results = run_checks(options, std::cout);
-    const int status = finish(options.folder, results);
-    if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
-    if (std::ranges::any_of(results.checks, [](const auto& check) { return check.reason == "interrupted"; })) break;
-  }
-  return worst;
-}
-
 int run(int argc, char** argv, const std::string& command, int launches) {
   RunDescription run;
   run.options.command = command;
   run.options.launches = launches;
-  int repeat = 1;
-  double pause = 0;
   auto known = run.description();
-  known.add_options()                                                                           //
-      ("repeat", po::value(&repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")  //
-      ("pause", po::value(&pause)->value_name("SECONDS"), "between sessions");
   if (launches > 1)
     known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("launches", run.options.launches, 1, 1000);
-  multinode::require_range("repeat", repeat, 1, 1'000'000);
-  multinode::require_range("pause", pause, 0.0, 1e6);
   run.read();
-  return sessions(run.options, repeat, pause);
+  return finish(run.options.folder, run_checks(run.options, std::cout));
 }
 int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
 int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 4); }
@@ -200,7 +172,7 @@ struct Subcommand {
 };
 constexpr std::array commands{
     Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
-    Subcommand{"baseline", "how fast is it, and how much does that vary? Several sessions", baseline},
+    Subcommand{"baseline", "how fast is it, and how much does that vary? Four launches of each check", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
     Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
     Subcommand{"paths", "how fast is each pair of nodes? A matrix, with slow nodes and pairs named", find_bad_path},
@@ -227,10 +199,10 @@ int command_of(int argc, char** argv) {
     multinode::parse_command_line(argc, argv, {}, true);
     return multinode::exit_right;
   }
-  std::string whole = "image-check";
-  for (int i = 1; i < argc; ++i) whole += " " + std::string(argv[i]);
+  Command whole(argv, argv + argc);
+  whole.front() = "image-check";
   for (const auto& command : commands)
-    if (name == command.name) return command.run(argc - 1, argv + 1, whole);
+    if (name == command.name) return command.run(argc - 1, argv + 1, shell_words({}, whole));
   std::cerr << "image-check: " << (name.empty() ? "no command" : "unknown command '" + name + "'") << '\n';
   return usage(std::cerr, multinode::exit_usage);
 }

@@ -14,10 +14,8 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <set>
 #include <sstream>
 
 namespace image_check {
@@ -70,10 +68,8 @@ boost::program_options::options_description NodeOptions::description() {
   po::options_description known("node: is this node fit for a job? One line and an exit status");
   known.add_options()  //
       ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
-       "a node that has not answered by then is bad")                                              //
-      ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")  //
-      ("require", po::value(&required)->value_name("NAME"),
-       "this finding, such as mounts, must not be skipped: else the exit status is 3; may be repeated")  //
+       "a node that has not answered by then is bad")                                                    //
+      ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")        //
       ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
       ("root", po::value(&root)->value_name("DIR")->default_value(root, "/"),
        "folder with the sys and proc to look at")  //
@@ -120,8 +116,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
   const Outcome outcome = Processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
 
-  std::vector<std::string> wrong, unseen;
-  std::set<std::string> names;
+  std::vector<std::string> wrong;
   int passed = 0, absent = 0;
   std::istringstream lines(json.text());
   for (std::string line; std::getline(lines, line);) {
@@ -129,15 +124,11 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     if (!finding.is_object() || !finding.contains("what")) continue;
     const std::string name = finding.at("what"), why = name + ": " + finding.at("why").get<std::string>();
     const auto& ok = finding.at("ok");
-    names.insert(name);
     if (ok == false)
       wrong.push_back(why);
     else
       ++(ok.is_null() ? absent : passed);
-    if (ok.is_null() && std::ranges::find(options.required, name) != options.required.end()) unseen.push_back(why);
   }
-  for (const auto& name : options.required)
-    if (!names.contains(name)) unseen.push_back(name + ": there is no such finding");
   std::string said;
   int status = multinode::exit_wrong;
   if (outcome.timed_out) {
@@ -146,12 +137,9 @@ int check_node(const NodeOptions& options, std::ostream& out) {
         outcome.stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
   } else if (!wrong.empty()) {
     said = "FAIL: " + multinode::join(wrong, "; ");
-  } else if (outcome.exit_status == multinode::exit_right && passed > 0 && unseen.empty()) {
+  } else if (outcome.exit_status == multinode::exit_right && passed > 0) {
     status = multinode::exit_right;
     said = fmt::format("ok: {} passed, {} not applicable, in {:.1f} s", passed, absent, outcome.seconds.count());
-  } else if (!unseen.empty() && passed > 0) {
-    status = multinode::exit_untestable;
-    said = "could not test: " + multinode::join(unseen, "; ");
   } else {
     status = multinode::exit_untestable;
     said = fmt::format("could not test: the look ended with status {}: {}", outcome.exit_status, last_line(log.text()));

@@ -133,14 +133,14 @@ std::string text_of(const Matrix& matrix, const std::vector<std::string>& names,
   std::size_t width = 4;
   for (const auto& name : names) width = std::max(width, name.size());
   std::string text = fmt::format("{:{}}", "GB/s", width);
-  for (const auto& name : names) text += fmt::format("  {:>{}}", name, std::max<std::size_t>(name.size(), 8));
+  for (const auto& name : names) text += fmt::format("  {:>{}}", name, std::max<std::size_t>(name.size(), 9));
   for (std::size_t row = 0; row < names.size(); ++row) {
     text += fmt::format("\n{:{}}", names[row], width);
     for (std::size_t column = 0; column < names.size(); ++column) {
       const auto at = matrix.find(std::minmax(row, column));
       std::string cell = at == matrix.end() ? "-" : at->second == 0 ? "failed" : fmt::format("{:.3g}", at->second);
       if (at != matrix.end() && slow.pairs.contains(at->first)) cell = "*" + cell;
-      text += fmt::format("  {:>{}}", cell, std::max<std::size_t>(names[column].size(), 8));
+      text += fmt::format("  {:>{}}", cell, std::max<std::size_t>(names[column].size(), 9));
     }
   }
   return text + "\n";

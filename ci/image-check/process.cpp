@@ -18,7 +18,6 @@
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 namespace image_check {

@@ -47,10 +47,19 @@ header.bad { border-left-color: var(--bad); }
 .scrolled { overflow-x: auto; margin: 0 0 1.25rem; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule);
-  min-width: 5.5rem; max-width: 34rem; }
+  max-width: 34rem; }
+@media (min-width: 50rem) { #results td:nth-child(3) { width: 45%; } }
+@media (max-width: 50rem) {  /* a telephone: the cells of a row below each other */
+  #results thead, #results td:empty { display: none; }
+  #results table, #results tbody, #results tr, #results th, #results td { display: block; }
+  #results th { border: 0; padding-bottom: 0; }
+  #results td { border: 0; padding: 0.1rem 0; }
+  #results tr { border-bottom: 1px solid var(--rule); padding: 0.3rem 0; }
+}
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
 td small, th small { display: block; font-weight: 400; white-space: pre-line; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; }
+.number, #pairs th { white-space: nowrap; }
 td { white-space: pre-line; }
 svg { width: 10rem; height: 3rem; }
 polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
@@ -124,7 +133,7 @@ void add_log(pugi::xml_node parent, const std::string& log) {
       address += c;
     else
       address += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  set(add(parent, "a", log), "href", address);
+  set(add(parent, "a", "log"), "href", address);
 }
 
 using Curves = std::vector<std::map<double, double>>;  // of each the values by size
@@ -299,21 +308,30 @@ class Page {
       const std::string nodes = blamed(*check);
       std::string what = "investigate " + check->check;
       if (check->action != Action::investigate)
-        what = words(check->action) + (nodes.empty() ? " that fails " + check->check : " " + nodes);
+        what = to_do(*check) + (nodes.empty() ? " that fails " + check->check : "");
       if (std::ranges::find(said, what) == said.end()) said.push_back(what);
     }
     return few(said);
   }
 
+  // "drain node3"
+  std::string to_do(const CheckResult& check) const {
+    std::string text = words(check.action);
+    const std::string nodes = blamed(check), any = "the node";
+    if (nodes.empty()) return text;
+    const auto at = text.find(any);
+    return at == text.npos ? text + " " + nodes : text.replace(at, any.size(), nodes);
+  }
+
   // What is to be done about a failed check, and what was found.
   std::string advice(const CheckResult& check) const {
     constexpr std::size_t most = 20;
-    const std::string nodes = blamed(check);
-    std::string text = words(check.action) + (nodes.empty() ? "" : " " + nodes) + ":";
+    std::string text = to_do(check) + ":";
     text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-    for (const auto& finding : std::views::take(check.findings, most))
-      text +=
-          "\n" + finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": " + shortened(finding.text);
+    for (const auto& finding : std::views::take(check.findings, most)) {
+      const bool names_it = finding.node.empty() || finding.text.starts_with(finding.node + ": ");
+      text += "\n" + finding.detector + (names_it ? "" : ", " + finding.node) + ": " + shortened(finding.text);
+    }
     if (check.findings.size() > most)
       text += fmt::format("\nand {} more findings in results.jsonl", check.findings.size() - most);
     return text;
@@ -443,10 +461,10 @@ class Page {
     for (const auto& fact : results_.facts) facts[fact.name][fact.value].push_back(fact.node);
     for (const auto& [name, values] : facts)
       for (const auto& [value, nodes] : values)
-        rows.push_back(
-            {{name},
-             {value == "null" ? nothing : shortened(value)},
-             values.size() == 1 ? Cell{"all " + std::to_string(nodes.size())} : Cell{few(nodes), "doubt-text"}});
+        rows.push_back({{name},
+                        {value == "null" ? nothing : shortened(value)},
+                        values.size() == 1 ? Cell{nodes.size() == 1 ? "" : "all " + std::to_string(nodes.size())}
+                                           : Cell{few(nodes), "doubt-text"}});
     const Head& head = results_.head;
     for (const auto& of : {head.machine, head.settings, head.versions})
       for (const auto& [name, value] : of)
@@ -460,15 +478,6 @@ class Page {
 };
 
 std::string fixed(double seconds) { return fmt::format("{:.3f}", seconds); }
-
-pugi::xml_node start_suite(pugi::xml_node suites, const std::string& name, const Head& head) {
-  auto suite = suites.append_child("testsuite");
-  set(suite, "name", name);
-  std::string when = head.started;
-  if (!when.empty() && when.back() == 'Z') when.pop_back();  // as the format has it
-  set(suite, "timestamp", when);
-  return suite;
-}
 
 pugi::xml_node add_test(pugi::xml_node suite, const std::string& name, const std::string& class_name, double seconds) {
   auto test = suite.append_child("testcase");
@@ -485,34 +494,11 @@ void not_passed(pugi::xml_node test, const char* element, const std::string& typ
   set(node, "message", message);
 }
 
-void finish(pugi::xml_node suite) {
-  double seconds = 0;
-  for (const auto& test : suite.children("testcase")) seconds += test.attribute("time").as_double();
-  set(suite, "time", fixed(seconds));
-  for (const auto& [count, path] : {std::pair("tests", "testcase"), std::pair("failures", "testcase/failure"),
-                                    std::pair("errors", "testcase/error"), std::pair("skipped", "testcase/skipped")})
-    set(suite, count, std::to_string(suite.select_nodes(path).size()));
-}
-
 std::string sentence(const Finding& finding) {
   return finding.detector + (finding.node.empty() ? "" : " on " + finding.node) + ": " + finding.text;
 }
 
-void add_check(pugi::xml_node suite, const std::string& class_name, CheckResult check) {
-  // Each of several nodes is a test, with the findings that blame it; the test of the check has the other findings.
-  const bool ran = check.status != Status::skip && check.status != Status::not_run, blames_all = check.findings.empty();
-  if (check.nodes.size() > 1 && ran) {
-    for (const auto& node : std::exchange(check.nodes, {})) {
-      CheckResult of_node{.check = node, .status = Status::pass, .action = check.action};
-      const auto own = std::stable_partition(check.findings.begin(), check.findings.end(),
-                                             [&](const Finding& finding) { return finding.node != node; });
-      of_node.findings.assign(own, check.findings.end());
-      check.findings.erase(own, check.findings.end());
-      if (!of_node.findings.empty()) of_node.status = check.status;
-      add_check(suite, class_name + "." + check.check, of_node);
-    }
-    if (check.findings.empty() && !blames_all) check.status = Status::pass;
-  }
+void add_check(pugi::xml_node suite, const std::string& class_name, const CheckResult& check) {
   const auto test = add_test(suite, check.check, class_name, check.seconds);
   const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
   std::string message = check.findings.empty() ? check.reason : first_line(sentence(check.findings.front()));
@@ -604,24 +590,22 @@ std::string junit_xml(const Results& results) {
   auto declaration = document.append_child(pugi::node_declaration);
   set(declaration, "version", "1.0");
   set(declaration, "encoding", "UTF-8");
-  const auto suites = document.append_child("testsuites");
-  const std::string suite_name = "image-check " + results.head.suite;
-  set(suites, "name", suite_name);
-
-  std::map<int, std::vector<const CheckResult*>> launches;
-  for (const auto& check : results.checks) launches[check.launch].push_back(&check);
-  for (const auto& [launch, checks] : launches) {
-    const std::string which = launches.size() == 1 ? "" : ", launch " + std::to_string(launch);
-    const auto suite = start_suite(suites, suite_name + which, results.head);
-    for (const auto* check : checks) add_check(suite, suite_name + which, *check);
-    finish(suite);
-  }
-  const auto whole = start_suite(suites, suite_name + ", the whole run", results.head);
-  const auto test = add_test(whole, "the whole run", suite_name, results.summary.seconds);
+  const Head& head = results.head;
+  const std::string name = "image-check " + head.suite;
+  const auto suite = document.append_child("testsuites").append_child("testsuite");
+  set(suite, "name", name);
+  set(suite, "timestamp", head.started.substr(0, head.started.find('Z')));  // as the format has it
+  const bool launches = std::ranges::any_of(results.checks, [](const auto& check) { return check.launch > 0; });
+  for (const auto& check : results.checks)
+    add_check(suite, name + (launches ? ", launch " + std::to_string(check.launch) : ""), check);
+  const auto whole = add_test(suite, "the whole run", name, results.summary.seconds);
   const auto [word, why] = verdict(results);
-  if (word != "PASS") not_passed(test, word == "FAIL" ? "failure" : "error", word, why);
-  add(test, "system-out", word + ": " + why + "\ncommand: " + results.head.command + '\n');
-  finish(whole);
+  if (word != "PASS") not_passed(whole, word == "FAIL" ? "failure" : "error", word, why);
+  add(whole, "system-out", word + ": " + why + "\ncommand: " + head.command + '\n');
+  set(suite, "time", fixed(results.summary.seconds));
+  for (const auto& [count, path] : {std::pair("tests", "testcase"), std::pair("failures", "testcase/failure"),
+                                    std::pair("errors", "testcase/error"), std::pair("skipped", "testcase/skipped")})
+    set(suite, count, std::to_string(suite.select_nodes(path).size()));
 
   std::ostringstream text;
   document.save(text, " ");

@@ -18,8 +18,7 @@ Verdict verdict(const Results& results);
 // One HTML file that needs no network and no script. It is well-formed XML, too.
 std::string html_page(const Results& results);
 
-// JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch, and one of a single
-// test for the run as a whole.
+// JUnit XML as Jenkins' junit-10.xsd has it: a test for each check and launch, and one for the run as a whole.
 std::string junit_xml(const Results& results);
 
 // report.html, junit.xml and, for Prometheus, metrics.prom (image_check_passed of each check that ran, 1 or 0;

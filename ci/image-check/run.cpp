@@ -136,14 +136,12 @@ class Run {
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
   }
 
-  Command words(const Check& check, const std::filesystem::path& json, const std::filesystem::path& files,
-                double limit) const {
+  Command words(const Check& check, const std::filesystem::path& json, double limit) const {
     Command command = options_.wrapper;
     command.push_back(cluster_.path_of(check.program));
     const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
     const std::map<std::string, Command> places{{"{json}", {json.string()}},
                                                 {"{common}", {"--timeout", timeout, "--json", json.string()}},
-                                                {"{folder}", {files.string()}},
                                                 {"{nodes}", {multinode::join(cluster_.nodes, ",")}},
                                                 {"{launcher}", {cluster_.launcher_command()}},
                                                 {"{processes}", {std::to_string(cluster_.processes_per_node)}},
@@ -175,13 +173,10 @@ class Run {
     const double limit = std::min(asked, left);
     const auto name = file_name(check.name, launch, number);
     const auto log = folder_ / "logs" / (name + ".log"), json = folder_ / "files" / (name + ".jsonl");
-    const auto files = folder_ / "files" / name;
-    if (std::ranges::find(check.arguments, "{folder}") != check.arguments.end())
-      std::filesystem::create_directories(files);
     Variables variables = check.where == Where::one_each ? whole_node() : small_machine();
     for (const auto& [key, value] : check.variables) variables[key] = value;
     for (const auto& [key, value] : options_.variables) variables[key] = value;
-    const auto program = words(check, json, files, limit);
+    const auto program = words(check, json, limit);
     const std::vector<Command> commands =
         check.where == Where::first_process
             ? std::vector<Command>{program}

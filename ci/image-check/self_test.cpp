@@ -34,80 +34,39 @@ using nlohmann::json;
 
 // A row of faults.json.
 struct Fault {
-  std::string name, check, detector, named;
+  std::string name, check, detector, named, launcher;
   Command words;
   Variables files, variables;  // files: paths and texts
-  double limit;                // seconds for the check
-  bool compared, in_usual;
-  std::string launcher;
+  double limit = 60;           // seconds for the check
+  bool compared = false, in_usual = false;
   bool planted() const { return words.empty() && files.empty() && variables.empty(); }  // by plant()
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Fault, name, check, detector, named, launcher, words, files, variables,
+                                                limit, compared, in_usual)
 
-Fault read_fault(const json& row) {
-  return {row.at("name"),
-          row.at("check"),
-          row.at("detector"),
-          row.at("named"),
-          row.value("words", Command()),
-          row.value("files", Variables()),
-          row.value("variables", Variables()),
-          row.value("limit", 60.0),
-          row.value("compared", false),
-          row.value("in_usual", false),
-          row.value("launcher", "")};
+// With `values` in the places of their texts.
+std::vector<Fault> all_faults(const json& values = json::object()) {
+  return json::parse(filled(faults_json, values), nullptr, true, true).get<std::vector<Fault>>();
 }
 
-const std::vector<Fault>& all_faults() {
-  static const auto faults = [] {
-    std::vector<Fault> all;
-    for (const json& row : json::parse(faults_json, nullptr, true, true)) all.push_back(read_fault(row));
-    return all;
-  }();
-  return faults;
-}
-
-json places(const Cluster& cluster, const std::filesystem::path& folder) {
-  return {{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
-          {"folder", folder.string()},
-          {"gpu", "sys/bus/pci/devices/0000:17:00.0"},
-          {"nic", "sys/bus/pci/devices/0000:a1:00.0"},
-          {"port", "sys/class/infiniband/stand_in_0/ports/1"}};
-}
-
-void write_files(const Fault& fault, const std::filesystem::path& folder, const json& values) {
-  for (const auto& [name, text] : fault.files) {
-    const auto file = folder / filled(name, values);
-    std::filesystem::create_directories(file.parent_path());
-    write_whole(file, text + "\n");
-    if (text.starts_with("#!")) std::filesystem::permissions(file, std::filesystem::perms::owner_all);
-  }
-}
-
-Command all_filled(Command words, const json& values) {
-  for (auto& word : words) word = filled(word, values);
-  return words;
-}
-Variables all_filled(Variables variables, const json& values) {
-  for (auto& [name, value] : variables) value = filled(value, values);
-  return variables;
-}
-
-RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted,
+RunOptions run_of(const Fault& fault, const SelfTestOptions& options, bool planted,
                   const std::filesystem::path& folder) {
   RunOptions run;
   run.cluster = options.cluster;
   run.suite = Suite::deep;
-  const auto values = places(cluster, folder);
-  run.only = {filled(fault.check, values)};
+  run.only = {fault.check};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
   if (planted) run.limit = fault.limit;
   if (planted == fault.in_usual) return run;
-  write_files(fault, folder, values);
+  for (const auto& [name, text] : fault.files) {
+    std::filesystem::create_directories((folder / name).parent_path());
+    write_whole(folder / name, text + "\n");
+  }
   if (fault.files.contains("site.json")) run.site = folder / "site.json";
   if (fault.planted()) run.wrapper = {std::filesystem::read_symlink("/proc/self/exe"), "plant", fault.name};
-  run.variables = all_filled(fault.variables, values);
-  run.words = all_filled(fault.words, values);
+  run.variables = fault.variables;
+  for (const auto& word : fault.words) run.words.push_back(filled(word, {{"folder", folder.string()}}));
   return run;
 }
 
@@ -192,7 +151,11 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
       throw UsageError("--only: no fault '" + name + "'; self-test --list prints them");
   const Cluster cluster = find_cluster(options.cluster);
   int caught = 0, missed = 0, impossible = 0;
-  for (const auto& fault : all_faults()) {
+  const json places{{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
+                    {"gpu", "sys/bus/pci/devices/0000:17:00.0"},
+                    {"nic", "sys/bus/pci/devices/0000:a1:00.0"},
+                    {"port", "sys/class/infiniband/stand_in_0/ports/1"}};
+  for (const auto& fault : all_faults(places)) {
     if (!options.only.empty() && std::ranges::find(options.only, fault.name) == options.only.end()) continue;
     auto name = fault.name;
     std::ranges::replace(name, ' ', '-');
@@ -200,7 +163,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::ostringstream quiet;
     const auto files = std::filesystem::absolute(folder) / "planted";
     std::filesystem::remove_all(files);
-    auto run = run_of(fault, options, cluster, true, files);
+    auto run = run_of(fault, options, true, files);
     run.folder = folder;
     if (!fault.launcher.empty() && fault.launcher != cluster.launcher) {
       out << "NOT PLANTED  " << fault.name << ": " << cluster.launcher << " ends such processes itself\n" << std::flush;
@@ -210,7 +173,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::filesystem::create_directories(folder);
     Results results;
     if (fault.compared) {
-      auto usual = run_of(fault, options, cluster, false, files);
+      auto usual = run_of(fault, options, false, files);
       usual.launches = 8;  // so that the noise of launches is known
       usual.folder = folder / "without";
       const auto baseline = run_checks(usual, quiet);

@@ -16,7 +16,6 @@
 #include <fstream>
 #include <regex>
 #include <set>
-#include <sstream>
 
 namespace image_check {
 namespace {

@@ -95,10 +95,7 @@ Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseco
 // no time, unless something intercepts system calls.
 Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory = "/dev/shm");
 
-// What is wanted is an object, all members of which are optional:
-//   gpus, rdma_ports (ACTIVE ones), rdma_gbit_per_s (of each of them), cpus, memory_gib   at least
-//   gpu, driver               the name of each GPU and the version: regular expressions that match the whole
-//   mounts                    ["/scratch"]
+// What a site file says of its nodes (../reference.md).
 // Throws std::runtime_error for an unknown member, and for a value of another type.
 void check_inventory(const nlohmann::json& wanted);
 

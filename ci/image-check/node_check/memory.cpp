@@ -10,7 +10,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -22,7 +21,6 @@
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <new>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -68,20 +66,6 @@ double cpu_seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// In huge pages where they can be had: these gigabytes are there in a tenth of the time.
-struct Free {
-  void operator()(double* memory) const { std::free(memory); }
-};
-using Array = std::unique_ptr<double[], Free>;
-Array array(std::size_t length) {
-  constexpr std::size_t huge = std::size_t{2} << 20;
-  const std::size_t bytes = (length * sizeof(double) + huge - 1) / huge * huge;
-  Array memory(static_cast<double*>(std::aligned_alloc(huge, bytes)));
-  if (!memory) throw std::bad_alloc();
-  madvise(memory.get(), bytes, MADV_HUGEPAGE);
-  return memory;
-}
-
 }  // namespace
 
 std::size_t array_length(double cache_bytes, double most_bytes) {
@@ -101,7 +85,8 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const double cache = last_level_cache();
   const double passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers));
   const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
-  const Array a = array(length), b = array(length), c = array(length);
+  const auto memory = std::make_unique_for_overwrite<double[]>(3 * length);
+  double *const a = memory.get(), *const b = a + length, *const c = b + length;
   constexpr double never = std::numeric_limits<double>::infinity();
   double triad = never, of_a_core = never;
   bool more = true;
@@ -111,9 +96,8 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const auto work = [&](std::size_t worker) {
     bind_to(cpus[worker]);
     const std::size_t first = length * worker / workers, last = length * (worker + 1) / workers;
-    double* const __restrict to = a.get();
-    const double* const __restrict from = b.get();
-    const double* const __restrict scaled = c.get();
+    double* const __restrict to = a;
+    const double* const __restrict from = b, * const __restrict scaled = c;
     for (std::size_t i = first; i < last; ++i) {  // the first to touch a page decides where it lies
       a[i] = -1;
       b[i] = b_at(i);

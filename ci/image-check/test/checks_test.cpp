@@ -155,6 +155,9 @@ TEST_F(Judge, NoNodeIsBlamedForItsLauncher) {
   EXPECT_FALSE(judge_run(check, ended(1), of_mpirun, "").started);
   EXPECT_SAYS(found(check, ended(1), of_mpirun),
               "status 1, and no process of all_reduce_perf said anything:\nmpirun: Error");
+  EXPECT_FALSE(judge_run(check, ended(0), own, "").started);  // the launcher hid the status
+  EXPECT_SAYS(found(check, ended(0), own),
+              "no line of results says who took part ('fingerprint'):\n" + own.substr(0, 15));
   const std::string alone = R"({"fingerprint": {"hosts": ["node1"], "world_size": 1}})";
   EXPECT_FALSE(judge_run(check, ended(0), own, alone).started);
   EXPECT_SAYS(found(check, ended(0), own, alone), "do not speak the same PMI");

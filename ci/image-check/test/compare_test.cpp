@@ -136,9 +136,8 @@ TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
 
   options.again_b = program("image-check-b", "printf '%s\\n' \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
-  options.examples = "/mine";
   EXPECT_EQ(verdict_of(options, out).summary.exit_status, 1);
-  EXPECT_SAYS(text_of(folder_ / "said"), "--examples=/mine\n");
+  EXPECT_SAYS(text_of(folder_ / "said"), "--only=node\n");
   EXPECT_EQ(text_of(folder_ / "said").find("hostile"), std::string::npos) << text_of(folder_ / "said");
   EXPECT_EQ(text_of(folder_ / "said").find("-oProxy"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
@@ -205,7 +204,7 @@ TEST_F(CompareResults, AFlakyCheckDecidesNothing) {
   const auto a = results("a", {"n"}, "8", 10), b = results("b", {"n"}, "8", 10);
   auto text = text_of(b + "/results.jsonl");
   const auto one =
-      R"({"check":{"check":"worker death","title":"","status":"flaky","action":"","seconds":1,"launch":0,"nodes":[],)"
+      R"({"check":{"check":"wiring","title":"","status":"flaky","action":"","seconds":1,"launch":0,"nodes":[],)"
       R"("command":"","findings":[],"reason":"","log":""}})";
   text.insert(text.find("{\"summary\""), std::string(one) + "\n");
   text.replace(text.find("\"flaky\":0"), 9, "\"flaky\":1");

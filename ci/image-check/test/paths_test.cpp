@@ -59,12 +59,12 @@ TEST(Paths, PairsAreNamedWhereNoNodeExplainsThem) {
 }
 
 TEST(Paths, TheMatrixMarksWhatIsSlow) {
-  const Matrix matrix{{{0, 1}, 10}, {{0, 2}, 9.5}, {{1, 2}, 2}};
+  const Matrix matrix{{{0, 1}, 10}, {{0, 2}, 9.5}, {{1, 2}, 0.000123}};
   EXPECT_EQ(text_of(matrix, {"a", "node1", "c"}, find_slow(matrix, 0.5)),
-            "GB/s          a     node1         c\n"
-            "a             -        10       9.5\n"
-            "node1        10         -        *2\n"
-            "c           9.5        *2         -\n");
+            "GB/s           a      node1          c\n"
+            "a              -         10        9.5\n"
+            "node1         10          -  *0.000123\n"
+            "c            9.5  *0.000123          -\n");
 }
 
 }  // namespace image_check::paths_test

@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace image_check::results_test {
 
 using multinode::testing::TemporaryFolder;
@@ -61,20 +59,6 @@ TEST(Results, WhatIsWrittenIsRead) {
 }
 
 // Files that were edited, or cut off: image.adoption.files.
-TEST(Results, ThatAreNoneAreNamed) {
-  const TemporaryFolder folder;
-  const auto why = [&](const std::string& text) {
-    std::ofstream(folder / "results.jsonl") << text;
-    return multinode::testing::error_text<multinode::UsageError>([&] { read_results(folder.path()); });
-  };
-  EXPECT_SAYS(why("{\"check\": {}}\n"), "the first line is not a head");
-  ResultsWriter(folder.path()).write(head());
-  const auto first = text_of(folder / "results.jsonl");
-  EXPECT_SAYS(why(first + "{\"sample\": {}}\n"), "line 2: ");
-  EXPECT_SAYS(why(first + "{\"unheard\": {}}\n"), "unknown kind 'unheard'");
-  for (const char* none : {"{}\n", "[]\n", "3\n"})
-    EXPECT_SAYS(why(first + none), "line 2: it is not an object with a member") << none;
-}
 
 TEST(Results, OneWriterForAFolderAndNoReportsOfAnEarlierRun) {
   const TemporaryFolder folder;
