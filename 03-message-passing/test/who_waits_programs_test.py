@@ -76,10 +76,9 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("1 send 0 8; 0 iprobe 1 7; * barrier", "polling", f"{NO_SEND}: rank 1 is in MPI_Barrier, .*it has sent one with tag 8"),
     ("0 ireceive 1 7; 1 ireceive 0 7; 0 test_slowly; 1 test_slowly; * barrier", "polling", NO_SEND),
     ("0 two_threads; !0 receive 0 7", "threads", "two threads of rank 0 are in collectives of one communicator"),
-    ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*never_end"),
+    ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*reduce_for_ever > MPI_Allreduce"),
     ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file of ranks 0-3"),
     ("* make_window; !2 fence; 2 free_window", "mismatch", "rank 2: MPI_Win_free, call 1 of the window of ranks 0-3"),
-    ("* make_window; 0 lock 1; 0 put 1; * barrier; 1 lock 1; 1 put 1; 1 free_window", "deadlock", "rank 0 has not unlocked rank 1 .*: rank 0 is in MPI_Finalize"),
     ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect"),
     ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window of ranks 0-3"),
     # Right programs
@@ -115,7 +114,7 @@ MPI4PY = [(f"{python} {text}", 2, "", cause, says) for python in PYTHONS for tex
     ("w.recv(source=1 - w.rank)", "deadlock", "0 waits for 1, 1 waits for 0"),
     ("w.send(bytes(1 << 24), dest=w.rank); w.recv(source=w.rank)", "deadlock", "0 waits for 0: deadlock"),
     ("w.rank and __import__('time').sleep(4); w.barrier()", "", "rank 1 is not in MPI_Barrier: rank 0 waits for it"),
-    ("w.rank and w.bcast(7); w.rank or w.Bcast(bytearray(64)); w.barrier()", "mismatch", "rank 0: MPI_Bcast, call 1 of MPI_COMM_WORLD, root 0, 64 B"),
+    ("w.rank and w.bcast(7); w.rank or w.Bcast(bytearray(64)); w.barrier()", "error", "MPI_Bcast, call 1 of .* of rank 1 has returned an error"),
     ("w.rank or 1 / 0; w.barrier()", "deadlock", "rank 0 is not in MPI_Barrier: rank 0 is in MPI_Finalize"),
 ]]
 OSU = [

@@ -158,6 +158,8 @@ void* symbol(const char* name) {
     void* const library =
         found || std::strstr(file, "libwho_waits") ? nullptr : ::dlopen(file, RTLD_NOLOAD | RTLD_LAZY);
     if (library) found = ::dlsym(library, name), ::dlclose(library);
+    // The wrappers call some functions of MPI by name: Open MPI 5 leaves them local, Open MPI 4 does not.
+    if (library && found) ::dlopen(file, RTLD_NOLOAD | RTLD_LAZY | RTLD_GLOBAL);
     std::free(file);
   }
   return found;
