@@ -31,6 +31,7 @@
 namespace {
 
 constexpr int no_rank = -1;
+constexpr double momentum = 0.9;  // of sgd
 constexpr std::size_t nan_step = 5;
 constexpr std::size_t steps_between_looks = 10;
 
@@ -44,7 +45,6 @@ struct Options {
   std::int64_t batch_size = 128;
   std::string optimizer = "sgd";
   double learning_rate = -1;
-  double momentum = 0.9;
   double dropout = 0.25;
   std::string precision = "float";
   bool output_relu = false;
@@ -54,7 +54,6 @@ struct Options {
   std::int64_t patience = 0;
   std::int64_t log_every = 100;
   double min_accuracy = -1;
-  bool no_average = false;
   int corrupt = no_rank;
   int nan = no_rank;
 
@@ -68,7 +67,6 @@ struct Options {
         ("optimizer", po::value(&optimizer)->default_value(optimizer), "sgd or adam")                                //
         ("learning-rate", po::value(&learning_rate),
          "at the start; it falls linearly to 0 (default: 0.05, with adam 0.001)")                                   //
-        ("momentum", po::value(&momentum)->default_value(momentum), "of sgd")                                       //
         ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
         ("precision", po::value(&precision)->default_value(precision), "float or double")                           //
         ("relu-on-output", po::bool_switch(&output_relu),
@@ -82,9 +80,8 @@ struct Options {
          "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
         ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
         ("min-accuracy", po::value(&min_accuracy),
-         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
-        ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
-        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")              //
+         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")  //
+        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")    //
         ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
     return {"fashion_mnist", known, common, [this] { validate(); }};
   }
@@ -96,7 +93,6 @@ struct Options {
     if (optimizer != "sgd" && optimizer != "adam")
       throw multinode::UsageError("--optimizer must be sgd or adam, not '" + optimizer + "'");
     if (learning_rate != -1) require_range("--learning-rate", learning_rate, 0.0, 1e6);
-    require_range("--momentum", momentum, 0.0, 0.9999);
     require_range("--dropout", dropout, 0.0, 0.99);
     if (precision != "float" && precision != "double")
       throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
@@ -120,7 +116,6 @@ struct Options {
             {"--dropout", dropout},
             {"--epochs", epochs},
             {"--learning-rate", first_rate()},
-            {"--momentum", momentum},
             {"--optimizer", optimizer},
             {"--precision", precision},
             {"--relu-on-output", output_relu},
@@ -138,7 +133,7 @@ template <class Model>
 Optimizer<Model> make_optimizer(Model& model, const Options& options) {
   if (options.optimizer == "adam")
     return Optimizer<Model>(std::in_place_type<typename Model::Adam>, model.parameters());
-  return Optimizer<Model>(std::in_place_type<typename Model::Sgd>, model.parameters(), options.momentum);
+  return Optimizer<Model>(std::in_place_type<typename Model::Sgd>, model.parameters(), momentum);
 }
 
 template <class Model>
@@ -187,18 +182,18 @@ class Classifier : public trainer::Module {
 
   void training_step(std::size_t step) override {
     data::gather(images_.train, sampler_.local_batch(step), batch_);
-    const std::size_t divisor = options_.no_average ? 1 : sampler_.global_batch(step).size();
+    const std::size_t divisor = sampler_.global_batch(step).size();
     const double rate = options_.first_rate() * (1 - static_cast<double>(step_) / static_cast<double>(planned()));
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-    StepHooks hooks;
+    GradientHook spoil;
     if (plant && on_gpu<Model>) batch_.inputs.at(0) = nan;
     if (plant && !on_gpu<Model>)
-      hooks.complete = [&](std::size_t parameter) {
+      spoil = [&](std::size_t parameter) {
         if (parameter == 0) reducer_.gradient(parameter)[0] = nan;
       };
-    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch_, divisor, dropout, rate, hooks); },
+    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch_, divisor, dropout, rate, spoil); },
                optimizer_);
     samples_ += static_cast<double>(batch_.size());
     ++step_;

@@ -16,8 +16,6 @@
 #include <multinode/communicator.hpp>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -63,30 +61,16 @@ void start_training(multinode::World& world, multinode::Communicator& communicat
   ddp::broadcast_parameters(world, communicator, model.parameters());
 }
 
-// Of one step on this rank: the host's clock. On a GPU, where the host only queues the work, they mean nothing.
-// "Exposed" is the communication that the backward pass did not hide: what is left of it when the last gradient is
-// computed, with the division by the divisor.
-struct StepTimes {
-  using Time = std::chrono::steady_clock::time_point;
-  static constexpr std::array names = {"forward", "backward", "exposed communication", "update"};
-  std::array<Time, names.size() + 1> at;  // phase i lasts from at[i] to at[i + 1]
-};
-
-// What else is to be done in a step.
-struct StepHooks {
-  std::function<void(std::size_t)> complete = {};      // with a gradient's number, before it is sent
-  std::function<void(const StepTimes&)> observe = {};  // when the step has ended
-};
+// Called with a gradient's number, before it is sent.
+using GradientHook = std::function<void(std::size_t)>;
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
 // in the whole batch. On the CPU it throws std::runtime_error if the loss of this rank's part is not finite. With a GPU
 // the host does not wait, and loads the next batch meanwhile; take_loss() checks the loss later.
 template <class Model, class Optimizer, class T>
 void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
-                std::size_t divisor, const model::Dropout& dropout, double learning_rate, const StepHooks& hooks = {}) {
-  StepTimes times;
-  const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
-  now(0);
+                std::size_t divisor, const model::Dropout& dropout, double learning_rate,
+                const GradientHook& complete = {}) {
   model.load(batch, dropout, learning_rate);
   model.forward();
   // Checked before the reduction: after it all ranks have NaN in their parameters, and the rank that caused it is
@@ -95,20 +79,15 @@ void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, co
     if (model.totals().bad_step)
       throw std::runtime_error("the loss is " + std::to_string(model.totals().loss) + " in step " +
                                std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
-  now(1);
   reducer.begin(divisor);
   model.backward(
       [&](std::size_t parameter) {
-        if (hooks.complete) hooks.complete(parameter);
+        if (complete) complete(parameter);
         reducer.mark_ready(parameter);
       },
       reducer.adds());
-  now(2);
   reducer.wait();
-  now(3);
   model.update(optimizer);
-  now(4);
-  if (hooks.observe) hooks.observe(times);
 }
 
 // Sums a few numbers over all ranks.

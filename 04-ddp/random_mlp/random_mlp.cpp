@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <iostream>
 #include <numeric>
 
@@ -28,7 +27,6 @@ struct Options {
   std::size_t hidden_layers = 15, hidden_units = 2048;
   std::size_t batch_size = 512, steps = 2, epochs = 5;
   double learning_rate = 1e-3;
-  std::string loss = "mean-square";
   std::string bucket_bytes = "25M";
   std::string compression = "none";
   bool no_overlap = false;
@@ -41,8 +39,6 @@ struct Options {
         ("steps", po::value(&steps)->default_value(steps), "steps per epoch")                                         //
         ("epochs", po::value(&epochs)->default_value(epochs), "number of epochs; each has other samples")             //
         ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of stochastic gradient descent")  //
-        ("loss", po::value(&loss)->default_value(loss),
-         "mean-square; or cross-entropy, the tutorial's: with one class all gradients are 0")  //
         ("hidden-layers", po::value(&hidden_layers)->default_value(hidden_layers),
          "number of hidden layers; the first has a quarter of the units of the others")                    //
         ("hidden-units", po::value(&hidden_units)->default_value(hidden_units), "units per hidden layer")  //
@@ -62,8 +58,6 @@ struct Options {
     require_range("--learning-rate", learning_rate, 0.0, 1e6);
     require_range<std::size_t>("--hidden-layers", hidden_layers, 2, 1'000);
     require_range<std::size_t>("--hidden-units", hidden_units, 4, 100'000);
-    if (loss != "mean-square" && loss != "cross-entropy")
-      throw multinode::UsageError("--loss must be mean-square or cross-entropy, not '" + loss + "'");
     multinode::parse_backend(common.backend);
     reducer();
   }
@@ -72,9 +66,7 @@ struct Options {
     std::vector<std::size_t> sizes{features, hidden_units / 4};
     sizes.insert(sizes.end(), hidden_layers - 1, hidden_units);
     sizes.push_back(1);
-    return {.sizes = sizes,
-            .loss = loss == "mean-square" ? model::Loss::mean_square : model::Loss::cross_entropy,
-            .hidden_relu = false};
+    return {.sizes = sizes, .loss = model::Loss::mean_square, .hidden_relu = false};
   }
 
   ddp::ReducerOptions reducer() const {
@@ -87,12 +79,10 @@ struct Options {
   }
 };
 
-// Samples first ... first + count - 1: inputs are uniform in [0, 1), the target is their mean, and the label the only
-// class there is.
+// Samples first ... first + count - 1: inputs are uniform in [0, 1), and the target is their mean.
 void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<float>& batch) {
   batch.inputs.resize(count * features);
   batch.targets.resize(count);
-  batch.labels.assign(count, 0);
   batch.samples.resize(count);
   for (std::size_t s = 0; s < count; ++s) {
     const auto sample = static_cast<std::uint32_t>(first + s);
@@ -155,17 +145,13 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   }
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
   const double step_ms = time.count() / static_cast<double>(step);
-  float largest = 0;
-  for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool right = identical && after < before;
   if (rank == 0) {
     std::cout << fmt::format("{:.1f} ms per step\n", step_ms)
-              << fmt::format(
-                     "loss of the first batch: {:.6f}, and {:.6f} after {} steps; largest gradient of the last: {:g}\n",
-                     before, after, step, static_cast<double>(largest))
+              << fmt::format("loss of the first batch: {:.6f}, and {:.6f} after {} steps\n", before, after, step)
               << (right ? "RIGHT: " : "WRONG: ") << "the loss " << (after < before ? "fell" : "did not fall")
               << (identical ? "; parameters: " + hashes[0] + " on every rank" : "; the ranks' parameters differ")
               << std::endl;

@@ -57,16 +57,4 @@ TEST(Standardise, RefusesWhatCannotBe) {
   }
 }
 
-TEST(Table, GathersRows) {
-  const Table table = data::parse_csv("1,2,0\n3,4,1\n5,6,0\n", "f");
-  data::Batch<float> batch;
-  batch.labels = {1};  // of an earlier use
-  data::gather(table, std::vector<std::uint32_t>{1, 0}, batch);
-  EXPECT_EQ(batch.inputs, (std::vector<float>{3, 4, 1, 2}));
-  EXPECT_EQ(batch.targets, (std::vector<float>{1, 0}));
-  EXPECT_EQ(batch.samples, (std::vector<std::uint32_t>{1, 0}));
-  EXPECT_TRUE(batch.labels.empty());
-  EXPECT_THROW(data::gather(table, std::vector<std::uint32_t>{3}, batch), std::out_of_range);
-}
-
 }  // namespace csv_test

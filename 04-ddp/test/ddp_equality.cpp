@@ -145,9 +145,8 @@ End train(const Training& training, std::uint64_t seed, multinode::World& world,
         if (!first) throw std::logic_error("no bucket was sent before the last gradient was computed");
         first->wait();
       };
-      const StepHooks hooks{.complete = overlap};
-      training.adam ? train_step(model, adam, reducer, batch, divisor, drop, learning_rate, hooks)
-                    : train_step(model, sgd, reducer, batch, divisor, drop, learning_rate, hooks);
+      training.adam ? train_step(model, adam, reducer, batch, divisor, drop, learning_rate, overlap)
+                    : train_step(model, sgd, reducer, batch, divisor, drop, learning_rate, overlap);
     } else {
       for (std::size_t pass = 0; pass < training.passes; ++pass) {
         const ddp::Range part = ddp::part_of(samples_here.size(), pass, training.passes);

@@ -1,32 +1,15 @@
 // P ranks against one process, by each launcher's library: mpirun's over MPI, bare processes' over Gloo.
 #include "fashion_mnist_ways.hpp"
 
-#include <map>
-#include <regex>
-
 namespace ddp_equality_test {
 
-class Equality : public ::testing::TestWithParam<Way> {
- protected:
-  // The hash that each training ended with, by its name. Ranks that are not bit-identical have none.
-  static std::map<std::string, std::string> hashes_in(const std::string& output) {
-    std::map<std::string, std::string> hashes;
-    const std::regex line("ranks: (.*): differ by \\S+, with faults by \\S+; ranks bit-identical, ([0-9a-f]+)");
-    for (std::sregex_iterator at(output.begin(), output.end(), line), end; at != end; ++at) hashes[(*at)[1]] = (*at)[2];
-    return hashes;
-  }
-};
+class Equality : public ::testing::TestWithParam<Way> {};
 
 TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
   for (const int ranks : {1, 2, 3, 4}) {
     const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {});
     EXPECT_EQ(end.status, 0) << end.output;
-    const auto hashes = hashes_in(end.output);
-    EXPECT_EQ(hashes.size(), 5u) << end.output;
-    // With two ranks a sum has one order, whatever the buckets.
-    if (ranks == 2) {
-      EXPECT_EQ(hashes.at("SGD, cross-entropy"), hashes.at("SGD, cross-entropy, one bucket"));
-    }
+    EXPECT_EQ(occurrences(end.output, "; ranks bit-identical"), 5u) << end.output;
   }
 }
 

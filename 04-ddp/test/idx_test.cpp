@@ -50,7 +50,6 @@ TEST(Idx, EveryDamageIsNamed) {
   EXPECT_EQ(read_error({0, 0, 8, 2, 0, 0, 0, 1, 0}), "cut off in its header");
   EXPECT_EQ(read_error(with(11, 1)), "more bytes than its header says");
   EXPECT_EQ(read_error(with(11, 3)), "cut off: 4 of 6 elements");
-  EXPECT_EQ(read_error(with(4, 1)), "cut off: 4 of 33554436 elements");
   Bytes longer = good;
   longer.push_back(0);
   EXPECT_EQ(read_error(longer), "more bytes than its header says");

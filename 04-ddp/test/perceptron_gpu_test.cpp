@@ -89,39 +89,4 @@ TYPED_TEST(OnGpu, LossesAndGradientsAreThePerceptrons) {
     }
 }
 
-template <class Model, class Optimizer, class OptimizerOnCpu, class... Settings>
-void expect_trains_as_the_perceptron(double close, Settings... settings) {
-  const model::Architecture architecture{sizes, model::Loss::cross_entropy};
-  Model model(architecture, 64);
-  model::Perceptron<double> right(architecture, 64);
-  Optimizer optimizer(model.parameters(), settings...);
-  OptimizerOnCpu optimizer_on_cpu(right.parameters(), settings...);
-  model.initialize(4);
-  right.initialize(4);
-  const std::vector<double> start = right.copy_parameters();
-  std::uint32_t step = 0;
-  for (const std::size_t count : {33, 7, 0, 64, 1, 20}) {
-    const model::Dropout dropout{0.25, 7, step};
-    const double rate = 0.01 / (1 + step);
-    pass(model, count, step, dropout, false, rate);
-    pass(right, count, step, dropout, false, rate);
-    model.update(optimizer);
-    right.update(optimizer_on_cpu);
-    ++step;
-  }
-  EXPECT_LE(difference(model.copy_parameters(), right.copy_parameters()), close);
-  EXPECT_GT(difference(start, right.copy_parameters()), 100 * close) << "it would let anything through";
-  const std::vector<ddp::NamedBlock> state = optimizer.state(), same = optimizer_on_cpu.state();
-  ASSERT_EQ(state.size(), same.size());
-  for (std::size_t i = 0; i < state.size(); ++i) EXPECT_EQ(state[i].name, same[i].name);
-}
-
-TYPED_TEST(OnGpu, TrainsAsThePerceptronDoes) {
-  expect_trains_as_the_perceptron<TypeParam, typename TypeParam::Sgd, model::Sgd<double>>(this->close, 0.9);
-  // The first steps of Adam are as long for a gradient that is nearly 0 as for others, and go in the direction of its
-  // rounding: only double shows that the rest is right.
-  if constexpr (std::is_same_v<typename TypeParam::value_type, double>)
-    expect_trains_as_the_perceptron<TypeParam, typename TypeParam::Adam, model::Adam<double>>(1e6 * this->close);
-}
-
 }  // namespace perceptron_gpu_test

@@ -162,18 +162,6 @@ INSTANTIATE_TEST_SUITE_P(All, PerceptronOf,
                                             ::testing::Bool(), ::testing::Bool()),
                          name_of);
 
-TEST(Perceptron, TheSeedMakesTheStart) {
-  Trained<float> a, b;
-  EXPECT_EQ(a.perceptron.copy_parameters(), b.perceptron.copy_parameters());
-  b.perceptron.initialize(5);
-  EXPECT_NE(a.perceptron.copy_parameters(), b.perceptron.copy_parameters());
-  const auto weights = a.perceptron.parameter(0);
-  const float bound = 1 / std::sqrt(12.0f);
-  EXPECT_GT(*std::max_element(weights.begin(), weights.end()), 0.8f * bound);
-  EXPECT_LT(*std::min_element(weights.begin(), weights.end()), -0.8f * bound);
-  for (const float weight : weights) EXPECT_LE(std::abs(weight), bound);
-}
-
 TEST(Perceptron, RefusesABatchThatDoesNotFit) {
   Trained<double> t;
   const auto large = some_batch(21);

@@ -7,16 +7,6 @@ namespace train_programs_test {
 
 using Options = std::vector<std::string>;
 
-// ddp_equality's tests do it by each library.
-TEST(TrainPrograms, Learn) {
-  const Ranks::End ddp = quickest_way().run(PATH_train_ddp, 7, {});
-  EXPECT_EQ(ddp.status, 0) << ddp.output;
-  EXPECT_SAYS(ddp.output, "615 rows to learn from, 153 held out, 8 features; ranks: 7\n");
-  EXPECT_SAYS(ddp.output, "epoch 100: loss 0.");
-  EXPECT_SAYS(ddp.output, "RIGHT: accuracy ");
-  EXPECT_SAYS(ddp.output, "at least 75.0 % wanted; the ranks' parameters are identical\n");
-}
-
 // With the same global batch, 42 rows. The ranks add the same floats in another order, which moves the losses of 5
 // epochs by 1e-9 (measured). A row left out in one step moves them by 1e-3, and a missing average, which Adam nearly
 // hides, by 1e-4.
@@ -37,24 +27,15 @@ TEST(TrainPrograms, SeveralRanksLearnWhatOneLearns) {
   EXPECT_LT(alone.back(), alone.front());
 }
 
+// The program itself compares, with a bound that compression widens.
 TEST(TrainPrograms, HorovodStyleTrainsAsOneProcess) {
-  for (const int ranks : {1, 7}) {
-    const Ranks::End end = quickest_way().run(PATH_horovod_style, ranks, {});
-    EXPECT_EQ(end.status, 0) << end.output;
+  for (const auto& [ranks, compression] : {std::pair{1, "none"}, {7, "none"}, {3, "float16"}, {3, "bfloat16"}}) {
+    const auto [output, lines] = results(quickest_way(), PATH_horovod_style, ranks, {"--compression", compression});
     const std::string last = std::to_string(ranks - 1), all = std::to_string(ranks);
-    EXPECT_SAYS(end.output, "rank " + last + " of " + all + ", local rank ");  // Open MPI 5 numbers them by core
-    EXPECT_SAYS(end.output, "step 100: loss 0.");
-    EXPECT_SAYS(end.output, "done: RIGHT");
-  }
-}
-
-TEST(TrainPrograms, HorovodStyleCompresses) {
-  for (const std::string compression : {"float16", "bfloat16"}) {
-    const nlohmann::json result =
-        results(quickest_way(), PATH_horovod_style, 3, {"--compression", compression}).lines.back();
-    EXPECT_LT(result.at("loss_after"), result.at("loss_before"));
-    EXPECT_LE(result.at("difference"), result.at("bound"));
-    EXPECT_GT(result.at("difference"), 1e-9) << "nothing was compressed";
+    EXPECT_SAYS(output, "rank " + last + " of " + all + ", local rank ");  // Open MPI 5 numbers them by core
+    EXPECT_SAYS(output, "step 100: loss 0.");
+    EXPECT_SAYS(output, "done: RIGHT");
+    EXPECT_EQ(lines.back().at("difference") > 1e-9, ranks == 3) << "whether it was compressed";
   }
 }
 
@@ -117,11 +98,8 @@ TEST_F(TrainFiles, NameTheTableThatHasNoAnswers) {
 TEST(BadCommandLines, AreRefused) {
   expect_refused({{{PATH_fashion_mnist, "--dropout", "1"}, "--dropout must be from 0"},
                   {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},
-                  {{PATH_fashion_mnist, "--precision", "half"}, "--precision must be float or double, not 'half'"},
                   {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 0, not -2"},
                   {{PATH_fashion_mnist, "--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
-                  {{PATH_random_mlp, "--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
-                  {{PATH_train_ddp, "--epochs", "0"}, "--epochs must be from 1 to"},
                   {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}});
 }
 

@@ -109,13 +109,11 @@ int status(int argc, const char* const* argv) {
 int run(int argc, const char* const* argv) {
   const char *const *const end = argv + argc, *const *const dashes = std::find(argv, end, std::string_view("--"));
   int workers = 1, failures = 0;
-  bool spread = false;
   Options options(
       "cluster run [OPTIONS] -- PROGRAM ARGUMENTS\n"
       "Runs the program on the cluster, prints its output, and exits with its status. When this command ends, the "
       "processes end.");
   options.add()("num-workers", po::value(&workers)->default_value(workers), "number of processes; each takes one CPU")(
-      "spread", po::bool_switch(&spread), "evenly over all nodes; else on as few as possible")(
       "max-failures", po::value(&failures)->default_value(failures), "maximum number of restarts; -1: unlimited");
   if (!options.parse(static_cast<int>(dashes - argv), argv)) return multinode::exit_right;
   if (end - dashes < 2)
@@ -136,11 +134,8 @@ int run(int argc, const char* const* argv) {
   multinode::TcpStore job_store(place, 5s, {.token = place.token});
   const std::string name = "job/" + std::to_string(store.add("job", 1));
   const json environment = {{"PWD", fs::current_path()}, {"CLUSTER_STORE", with_token(place)}};
-  const json job = {{"command", command},
-                    {"environment", environment},
-                    {"workers", workers},
-                    {"max_failures", failures},
-                    {"spread", spread}};
+  const json job = {
+      {"command", command}, {"environment", environment}, {"workers", workers}, {"max_failures", failures}};
   Sender(store, name + "/from").send_with_will(job.dump());
   Receiver in(store, name + "/to");
   for (std::vector<Receiver> outputs;;) {

@@ -96,8 +96,8 @@ class Head {
     if (text == gone) return scheduler_.stop(job), false;
     if (text.empty()) return scheduler_.has_job(job) || Clock::now() - clients_.all.at(job).heard < silence;
     const json message = json::parse(text);
-    scheduler_.submit(job, {message.at("command"), message.at("environment"), message.at("workers"),
-                            message.at("max_failures"), message.at("spread")});
+    scheduler_.submit(
+        job, {message.at("command"), message.at("environment"), message.at("workers"), message.at("max_failures")});
     return true;
   }
 

@@ -8,16 +8,11 @@
 namespace cluster {
 
 // All or nothing: how many workers go to each of these nodes, given the CPUs that are free there; empty if they do not
-// all fit. Packed, they take as few nodes as possible; spread, each node in turn gets one.
-inline std::vector<int> place(int workers, bool spread, std::vector<int> free) {
+// all fit. They take as few nodes as possible.
+inline std::vector<int> place(int workers, std::vector<int> free) {
   std::vector<int> counts(free.size());
   if (std::accumulate(free.begin(), free.end(), 0L) < workers) return {};
   while (workers > 0) {
-    if (spread) {
-      for (std::size_t node = 0; node < free.size() && workers > 0; ++node)
-        if (counts[node] < free[node]) ++counts[node], --workers;
-      continue;
-    }
     // The smallest node that takes all the rest, else the largest.
     const auto better = [&](int a, int b) { return a >= workers && b >= workers ? a < b : a > b; };
     const auto node = std::min_element(free.begin(), free.end(), better);

@@ -127,8 +127,7 @@ bool Scheduler::advance(std::int64_t job, Gang& gang) {
     std::vector<int> free;
     int all = 0;
     for (const auto& [id, node] : nodes_) free.push_back(node.free), all += node.cpus;
-    if (const auto counts = place(gang.job.workers, gang.job.spread, free); !counts.empty())
-      return start(job, gang, counts), false;
+    if (const auto counts = place(gang.job.workers, free); !counts.empty()) return start(job, gang, counts), false;
     const std::string why = fmt::format("{} want as many CPUs, {} of {} free", counted(gang.job.workers, "worker"),
                                         std::accumulate(free.begin(), free.end(), 0), all);
     if (!std::exchange(gang.said_waiting, true)) say(job, " waits: " + why);

@@ -19,7 +19,6 @@ struct Job {
   nlohmann::json environment;  // of its processes: the working folder, and the store in which they meet
   int workers = 1;
   int max_failures = 0;  // maximum number of restarts; -1: unlimited
-  bool spread = false;
 };
 
 // The processes of a job start together, on places that are all free. When one fails, all are stopped and started again

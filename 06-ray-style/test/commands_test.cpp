@@ -50,7 +50,6 @@ TEST_F(Commands, RunShowsTheOutputOfEachWorkerAndHasTheStatusOfTheJob) {
   EXPECT_TRUE(matches(result.out, R"(cluster: job 1 failed with status 7 after 1 failure: rank [01] \()"));
 }
 
-// Lines of every length, in pieces of every length, until the client reads again: then they wait in the pipe.
 TEST_F(Commands, AJobKnowsItsAttempt) {
   const auto node = start_node(1);
   const std::string text = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
@@ -60,15 +59,7 @@ TEST_F(Commands, AJobKnowsItsAttempt) {
   EXPECT_EQ(result_of({"--num-workers", "1"}, text).status, 1);
 }
 
-TEST_F(Commands, SpreadTakesBothNodes) {
-  const auto a = start_node(2), b = start_node(2);
-  const std::string text = "echo \"node $GROUP_RANK of $GROUP_WORLD_SIZE\"";
-  const Result pack = result_of({"--num-workers", "2"}, text);
-  EXPECT_EQ(occurrences(pack.out, "node 0 of 1\n"), 2u) << pack.all();
-  const Result spread = result_of({"--num-workers", "2", "--spread"}, text);
-  EXPECT_EQ(occurrences(spread.out, "node 1 of 2\n"), 1u) << spread.all();
-}
-
+// Lines of every length, in pieces of every length, until the client reads again: then they wait in the pipe.
 TEST_F(Commands, AllOutputArrivesAlsoAtASuspendedClient) {
   const auto node = start_node(1);
   Process client(script({}, "echo begins; until [ -e " + (folder_.path() / "go").string() +

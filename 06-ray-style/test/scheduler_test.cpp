@@ -19,7 +19,7 @@ class SchedulerTest : public ::testing::Test {
     return next_node++;
   }
   std::int64_t submit(int workers, int max_failures = 0) {
-    scheduler.submit(next_job, {{"/bin/program"}, {{"PWD", "/"}}, workers, max_failures, false});
+    scheduler.submit(next_job, {{"/bin/program"}, {{"PWD", "/"}}, workers, max_failures});
     return next_job++;
   }
   // The node's newest start; null if it got none since the last call.
