@@ -61,8 +61,8 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
         fail(Fault::trap, w, l, i,
              "race on shared memory: " + std::string(kind == Access::write ? "write" : "read") + " at offset " +
                  std::to_string(offset - (c.kernel->uses_reserved ? 0 : reserved_shared)) +
-                 " without a barrier after the " + what + " by thread (" + std::to_string(t % size[0]) + "," +
-                 std::to_string(t / size[0] % size[1]) + "," + std::to_string(t / size[0] / size[1]) + ")");
+                 " without a barrier after the " + what + " by thread " +
+                 triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]));
       };
       // Threads may write the same value: CUDA says that one of the writes is performed.
       if (kind != Access::write || cell.value != *value) race(cell.write, "write");

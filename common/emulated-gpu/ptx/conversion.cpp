@@ -71,17 +71,8 @@ F integral(F v, Rounding rounding) {
 
 template <class F>
 Handler with_integer(Type type, F f) {
-  switch (type) {
-    case Type::u8: return f(u8{});
-    case Type::s8: return f(s8{});
-    case Type::u16: return f(u16{});
-    case Type::s16: return f(s16{});
-    case Type::u32: return f(u32{});
-    case Type::s32: return f(s32{});
-    case Type::u64: return f(u64{});
-    case Type::s64: return f(s64{});
-    default: return nullptr;
-  }
+  if (type == Type::u8) return f(u8{});
+  return type == Type::s8 ? f(s8{}) : of_integer(type, f);
 }
 template <class F>
 Handler with_float(Type type, F f) {

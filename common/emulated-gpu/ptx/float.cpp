@@ -45,7 +45,7 @@ template <class O, bool ftz, bool sat>
 struct Single {
   template <class... S>
   float operator()(S... s) const {
-    float v = O{}((ftz ? flushed(s) : s)...);
+    float v = static_cast<float>(O{}((ftz ? flushed(s) : s)...));
     if (ftz) v = flushed(v);
     if (sat) v = clamped(v);
     return canonical(v);
@@ -58,7 +58,7 @@ struct Small {
   static T finished(float v) {
     return T::of(limit == Limit::saturated ? clamped(v) : limit == Limit::positive && v <= 0 ? 0.0f : v);
   }
-  T operator()(T a) const { return finished(O{}(static_cast<float>(a))); }
+  T operator()(T a) const { return finished(static_cast<float>(O{}(static_cast<float>(a)))); }
   T operator()(T a, T b) const { return finished(O{}(static_cast<float>(a), static_cast<float>(b))); }
   T operator()(T a, T b, T c) const { return finished(fused(a, b, c)); }
 };
@@ -224,15 +224,8 @@ Handler one_comparison(bool words) {
 template <Relation r>
 Handler comparison_of(Type type, bool words, bool ftz) {
   constexpr bool of_floats = r >= Relation::equ;
-  if constexpr (!of_floats) switch (type) {
-      case Type::u16: return one_comparison<r, u16>(words);
-      case Type::s16: return one_comparison<r, s16>(words);
-      case Type::u32: return one_comparison<r, u32>(words);
-      case Type::s32: return one_comparison<r, s32>(words);
-      case Type::u64: return one_comparison<r, u64>(words);
-      case Type::s64: return one_comparison<r, s64>(words);
-      default: break;
-    }
+  if constexpr (!of_floats)
+    if (const Handler found = of_integer(type, [&]<class T>(T) { return one_comparison<r, T>(words); })) return found;
   switch (type) {
     case Type::f32: return ftz ? one_comparison<r, float, true>(words) : one_comparison<r, float>(words);
     case Type::f64: return one_comparison<r, double>(words);
@@ -292,18 +285,12 @@ Handler float_handler(const Statement& s, Type type) {
                        : each<decltype([](double a) { return 1 / std::sqrt(a); }), double, double>;
   if (op == "rcp") return floats<1>(s, type, [](auto a) { return 1 / a; });
   // These are more accurate than a GPU's.
-  if (op == "rsqrt")
-    return approximate(s, type, [](float a) { return static_cast<float>(1 / std::sqrt(static_cast<double>(a))); });
-  if (op == "sin")
-    return approximate(s, type, [](float a) { return static_cast<float>(std::sin(static_cast<double>(a))); });
-  if (op == "cos")
-    return approximate(s, type, [](float a) { return static_cast<float>(std::cos(static_cast<double>(a))); });
-  if (op == "lg2")
-    return approximate(s, type, [](float a) { return static_cast<float>(std::log2(static_cast<double>(a))); });
-  if (op == "ex2")
-    return approximate(s, type, [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); });
-  if (op == "tanh")
-    return approximate(s, type, [](float a) { return static_cast<float>(std::tanh(static_cast<double>(a))); });
+  if (op == "rsqrt") return approximate(s, type, [](double a) { return 1 / std::sqrt(a); });
+  if (op == "sin") return approximate(s, type, [](double a) { return std::sin(a); });
+  if (op == "cos") return approximate(s, type, [](double a) { return std::cos(a); });
+  if (op == "lg2") return approximate(s, type, [](double a) { return std::log2(a); });
+  if (op == "ex2") return approximate(s, type, [](double a) { return std::exp2(a); });
+  if (op == "tanh") return approximate(s, type, [](double a) { return std::tanh(a); });
   if (op == "neg") return sign_handler<false>(s, type);
   if (op == "abs") return sign_handler<true>(s, type);
   if (op == "copysign")  // the sign of a, the rest of b

@@ -36,18 +36,26 @@ constexpr Handler each_of_type() {
   if constexpr (sources == 3) return each<F, T, T, T, T>;
 }
 
+// What of(T{}) makes for an integer type T of 32 or 64 bits, or also of 16.
+template <class Of>
+Handler of_word(Type type, Of of) {
+  switch (type) {
+    case Type::u32: return of(u32{});
+    case Type::s32: return of(s32{});
+    case Type::u64: return of(u64{});
+    case Type::s64: return of(s64{});
+    default: return nullptr;
+  }
+}
+template <class Of>
+Handler of_integer(Type type, Of of) {
+  if (type == Type::u16) return of(u16{});
+  return type == Type::s16 ? of(s16{}) : of_word(type, of);
+}
 // F on values of an integer type.
 template <int sources, class F>
 Handler integers(Type type, F) {
-  switch (type) {
-    case Type::u16: return each_of_type<F, u16, sources>();
-    case Type::s16: return each_of_type<F, s16, sources>();
-    case Type::u32: return each_of_type<F, u32, sources>();
-    case Type::s32: return each_of_type<F, s32, sources>();
-    case Type::u64: return each_of_type<F, u64, sources>();
-    case Type::s64: return each_of_type<F, s64, sources>();
-    default: return nullptr;
-  }
+  return of_integer(type, []<class T>(T) -> Handler { return each_of_type<F, T, sources>(); });
 }
 // F on values whose sign does not matter.
 template <int sources, class F>

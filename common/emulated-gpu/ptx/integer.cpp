@@ -8,40 +8,18 @@ namespace emulated_gpu::ptx {
 namespace {
 
 template <class T>
-struct WideOf;
-template <>
-struct WideOf<u16> {
-  using type = u32;
-};
-template <>
-struct WideOf<s16> {
-  using type = s32;
-};
-template <>
-struct WideOf<u32> {
-  using type = u64;
-};
-template <>
-struct WideOf<s32> {
-  using type = s64;
-};
-template <>
-struct WideOf<u64> {
-  using type = u128;
-};
-template <>
-struct WideOf<s64> {
-  using type = s128;
-};
+constexpr bool is_signed = std::numeric_limits<T>::is_signed;
+template <class T, class Signed, class Not>
+using Like = std::conditional_t<is_signed<T>, Signed, Not>;
+// Twice as wide
 template <class T>
-using Wide = typename WideOf<T>::type;
+using Wide = std::conditional_t<sizeof(T) == 2, Like<T, s32, u32>,
+                                std::conditional_t<sizeof(T) == 4, Like<T, s64, u64>, Like<T, s128, u128>>>;
 // Without the overflow of signed types; at least 32 bits, so that u16 is not promoted to int.
 template <class T>
 using Unsigned = std::conditional_t<sizeof(T) <= 4, u32, u64>;
 template <class T>
 constexpr unsigned width = 8 * sizeof(T);
-template <class T>
-constexpr bool is_signed = std::numeric_limits<T>::is_signed;
 
 struct MultiplyLow {
   template <class T>
@@ -119,17 +97,6 @@ struct FindBit {
     return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
   }
 };
-// What of(T{}) makes for the type T of 32 or 64 bits.
-template <class Of>
-Handler of_word(Type type, Of of) {
-  switch (type) {
-    case Type::u32: return of(u32{});
-    case Type::s32: return of(s32{});
-    case Type::u64: return of(u64{});
-    case Type::s64: return of(s64{});
-    default: return nullptr;
-  }
-}
 template <bool shift_amount>
 Handler find_bit(Type type) {
   return of_word(type, []<class T>(T) -> Handler { return each<FindBit<shift_amount>, u32, T>; });
@@ -248,15 +215,7 @@ void lop3(Warp& w, const Instruction& i, u32 mask) {
 
 template <class F>
 Handler shift(Type type) {
-  switch (type) {
-    case Type::u16: return each<F, u16, u16, u32>;
-    case Type::s16: return each<F, s16, s16, u32>;
-    case Type::u32: return each<F, u32, u32, u32>;
-    case Type::s32: return each<F, s32, s32, u32>;
-    case Type::u64: return each<F, u64, u64, u32>;
-    case Type::s64: return each<F, s64, s64, u32>;
-    default: return nullptr;
-  }
+  return of_integer(type, []<class T>(T) -> Handler { return each<F, T, T, u32>; });
 }
 template <class F>
 constexpr Handler three = each<F, u32, u32, u32, u32>;

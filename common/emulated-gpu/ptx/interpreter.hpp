@@ -180,7 +180,9 @@ inline void set_predicate(const Warp& w, Row r, u32 mask, u32 value) {
   *d = (*d & ~mask) | (value & mask);
 }
 
-// "kernel K, block (x,y,z), thread (x,y,z)", and the instruction with its source line.
+// "(x,y,z)"; "kernel K, block (x,y,z), thread (x,y,z)"; the instruction with its source line.
+std::string triple(u32 x, u32 y, u32 z);
+std::string thread_text(const Warp& w, int lane);
 std::string place_of(const Warp& w, int lane);
 std::string text_of(const Context& context, const Instruction& i);
 [[noreturn]] void fail(Fault::Kind kind, const Warp& w, int lane, const Instruction& i, const std::string& what);

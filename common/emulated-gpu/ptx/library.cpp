@@ -58,13 +58,16 @@ std::string text_of(const Context& context, const Instruction& i) {
   const std::string place = context.kernel->program->module.place(i.source->location);
   return place.empty() ? text : text + " (" + place + ")";
 }
+std::string triple(u32 x, u32 y, u32 z) {
+  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+}
+std::string thread_text(const Warp& w, int lane) {
+  return "thread " + triple(w.thread[0][lane], w.thread[1][lane], w.thread[2][lane]);
+}
 std::string place_of(const Warp& w, int lane) {
-  const auto triple = [](u32 x, u32 y, u32 z) {
-    return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
-  };
   const Context& c = *w.context;
-  return "kernel " + c.kernel->title + ", block " + triple(c.block[0], c.block[1], c.block[2]) + ", thread " +
-         triple(w.thread[0][lane], w.thread[1][lane], w.thread[2][lane]);
+  return "kernel " + c.kernel->title + ", block " + triple(c.block[0], c.block[1], c.block[2]) + ", " +
+         thread_text(w, lane);
 }
 void not_emulated(Warp& w, const Instruction& i, u32 mask) {
   fail(Fault::not_emulated, w, std::countr_zero(mask), i, i.extra->callee);

@@ -404,9 +404,8 @@ void Block::recheck(u32 id) {
       const int with_lane = with == w.get() ? lead : other_lane;
       if (with && i.aligned && waits_at(*with, with_lane).aligned)
         fail(Fault::trap, *w, l, i,
-             "barrier in divergent code: thread (" + std::to_string(with->thread[0][with_lane]) + "," +
-                 std::to_string(with->thread[1][with_lane]) + "," + std::to_string(with->thread[2][with_lane]) +
-                 ") waits at another one, " + text_of(context, waits_at(*with, with_lane)));
+             "barrier in divergent code: " + thread_text(*with, with_lane) + " waits at another one, " +
+                 text_of(context, waits_at(*with, with_lane)));
       if (i.immediate < count_votes) continue;
       w->base = reinterpret_cast<std::intptr_t>(w->registers) + w->frame_base[l];
       if (i.immediate == count_votes) w->row<u32>(i.d)[l] = b.votes;
@@ -448,8 +447,7 @@ void Block::report_deadlock() const {
       const Instruction &one = waits_at(*first, lane), &two = waits_at(*w, l);
       if (&one == &two) continue;
       fail(Fault::deadlock, *first, lane, one,
-           "waits forever, because thread (" + std::to_string(w->thread[0][l]) + "," + std::to_string(w->thread[1][l]) +
-               "," + std::to_string(w->thread[2][l]) + ") waits at " + text_of(context, two) + "");
+           "waits forever, because " + thread_text(*w, l) + " waits at " + text_of(context, two));
     }
   fail(Fault::deadlock, *first, lane, waits_at(*first, lane),
        "waits forever, because " + std::to_string(alive) + " threads are left and more are expected");
