@@ -22,12 +22,10 @@
 
 namespace perf {
 
-// The buffers of every collective are made of blocks of `count` elements. For n ranks a buffer has one block, n, or as
-// many as there are pairs of ranks: n (n - 1) / 2, but one if n is 1.
-enum class Blocks { one, per_rank, per_pair };
+// The buffers of every collective are made of blocks of `count` elements: one, or one per rank.
+enum class Blocks { one, per_rank };
 inline std::size_t number_of(Blocks blocks, int ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  return blocks == Blocks::one || n == 1 ? 1 : blocks == Blocks::per_rank ? n : n * (n - 1) / 2;
+  return blocks == Blocks::one ? 1 : static_cast<std::size_t>(ranks);
 }
 
 struct RankAndRoot {

@@ -26,9 +26,7 @@ Table synthetic_table(std::size_t rows, std::size_t features, std::uint64_t seed
     return ddp::philox(
         {static_cast<std::uint32_t>(row), ddp::stream_synthetic + what, static_cast<std::uint32_t>(column), 0}, seed);
   };
-  Table table;
-  for (std::size_t j = 0; j <= features; ++j)
-    table.names.push_back(j < features ? "feature " + std::to_string(j + 1) : "target");
+  Table table{features, {}, {}};
   for (std::size_t i = 0; i < rows; ++i) {
     double height = 0;  // above the plane
     for (std::size_t j = 0; j < features; ++j) {

@@ -1,7 +1,7 @@
 // synthetic.hpp: tables of random numbers with a known answer.
 #pragma once
 
-#include "csv.hpp"
+#include "table.hpp"
 
 #include <cstdint>
 
