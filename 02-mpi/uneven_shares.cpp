@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
 
   // Every rank gets total / size elements, and each of the first total % size ranks one more. All ranks compute the
-  // whole list, so nobody has to send it.
+  // whole list, so no rank has to send it.
   const int total = 1003;
   std::vector<int> counts(std::size_t(size), total / size), starts(std::size_t(size), 0);
   for (std::size_t r = 0; r < counts.size(); ++r) {

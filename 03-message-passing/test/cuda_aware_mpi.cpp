@@ -13,7 +13,7 @@ extern "C" int MPI_Sendrecv(const void* mine, int sent, MPI_Datatype type, int t
                             MPI_Datatype got_type, int from, int tag, MPI_Comm comm, MPI_Status* status) {
   const std::size_t bytes = std::size_t(sent) * sizeof(int);
   std::vector<int> out(std::size_t(sent), 0), in(std::size_t(room), 0);
-  // In a stream of its own, as an MPI does: it does not wait for the program's.
+  // The copies are in a separate stream, which does not wait for the program's. An MPI does the same.
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess ||
       cudaMemcpyAsync(out.data(), mine, bytes, cudaMemcpyDeviceToHost, stream) != cudaSuccess ||

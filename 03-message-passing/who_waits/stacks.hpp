@@ -15,8 +15,8 @@ struct Frame {
   auto operator<=>(const Frame&) const = default;
   static void fields(auto& visit, auto& one) { visit(one.function, one.place, one.python); }
 };
-using Stack =
-    std::vector<Frame>;  // main first; the last is a call of MPI, NCCL or CUDA, or what the program does there
+// main first; the last is a call of MPI, NCCL or CUDA, or what the program does there.
+using Stack = std::vector<Frame>;
 
 struct ProcessStacks {
   int rank = 0, pid = 0;

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -103,7 +102,6 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
       if (late <= call.late) continue;  // of the messages of one call, that which came last
       call.late = late;
       call.waits_for = last.rank->rank;
-      call.number = number;
       const auto worked = static_cast<double>(giver->meeting->outside - one.meeting->outside) / 1e9;
       call.worked = std::clamp(worked, 0.0, late);
     }

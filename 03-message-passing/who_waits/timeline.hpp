@@ -50,7 +50,6 @@ struct TimedCall {
   bool open = false;             // it has not returned
   double late = -1, worked = 0;  // s until the late rank came; of these, it worked longer; -1: not known
   int waits_for = -1;            // that rank
-  std::uint64_t number = 0;      // of the meeting with it
   std::vector<Meeting> met{};    // messages have a peer
 };
 struct Timeline {

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -561,8 +560,9 @@ class Explanation {
     if (verdict.culprits.empty()) verdict.culprits.assign(groups[0].second.begin(), groups[0].second.end());
   }
 
-  // A collective that differs between the ranks of a communicator, while a rank is still in it. Other sizes may work,
-  // so they only count where nobody is late. It is certain if no rank outside of it can move.
+  // A collective that differs between the ranks of a communicator, while a rank is still in it. Calls that differ
+  // in size alone may work, so they only count where no rank is late. The mismatch is certain if no rank outside of the
+  // collective can move.
   bool mismatch(Verdict& verdict, const Blocked& blocked) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;

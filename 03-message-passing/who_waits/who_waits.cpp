@@ -122,9 +122,9 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
 }
 
 // Waits until a process of this job has loaded MPI without the library of who_waits, as a part of an MPMD program can:
-// its rank never comes. Then it ends this process. Ranks meet within a second as a rule, and then none of them looks.
+// its rank never comes. Then it ends this process. It first looks after a second, because ranks usually meet sooner.
 void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
-  auto next = Clock::now() + 1s + 200ms * std::min(launch.local_rank.value, 20);  // one after the other
+  auto next = Clock::now() + 1s + 200ms * std::min(launch.local_rank.value, 20);  // the ranks of a node take turns
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(100ms);
     if (Clock::now() < next) continue;

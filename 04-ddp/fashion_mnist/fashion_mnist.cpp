@@ -187,14 +187,15 @@ class Classifier : public trainer::Module {
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-    GradientHook spoil;
+    GradientHook plant_nan;
     if (plant && on_gpu<Model>) batch_.inputs.at(0) = nan;
     if (plant && !on_gpu<Model>)
-      spoil = [&](std::size_t parameter) {
+      plant_nan = [&](std::size_t parameter) {
         if (parameter == 0) reducer_.gradient(parameter)[0] = nan;
       };
-    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch_, divisor, dropout, rate, spoil); },
-               optimizer_);
+    std::visit(
+        [&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch_, divisor, dropout, rate, plant_nan); },
+        optimizer_);
     samples_ += static_cast<double>(batch_.size());
     ++step_;
   }

@@ -13,12 +13,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <set>
-#include <stdexcept>
 
 namespace {
 

@@ -61,7 +61,7 @@ def commands(text):
 
 
 class Job:
-    """Runs each command in a job of its own, after the commands of the blocks without a mark."""
+    """Runs each command in a separate job, after the commands of the blocks without a mark."""
 
     def __init__(self, clone, variables):
         self.clone, self.variables, self.before = clone, variables, []

@@ -81,7 +81,7 @@ def errors(pages, table, build):
                 yield f"{name}: there is no stand-in '{stand_in}'"
         ran_for_real = kinds & {"laptop", "hosts"} and not step["emulated"] or any(not re.match(ON_STAND_INS, test) for test in tests)
         if state.startswith("real") and not ran_for_real:
-            yield f"{name}: only a stand-in or emulated GPUs ran it, so it is not real"
+            yield f"{name}: only a stand-in or emulated GPUs ran it: its state cannot be real"
         if not (by or state.startswith(("–", "not run"))) or state == "–" and (by or step["cluster"]):
             yield f"{name}: '{state}', but by '{by}'"
 
@@ -105,9 +105,9 @@ def planted_faults(pages, table, build):
         "BCP-03: '–', but by": ("BCP-03|stand-in `ngc`", "BCP-03|–"),
     }
     for expected, (before, after) in faults.items():
-        spoilt = [text.replace(before, after, 1) for text in (*pages.values(), table)]
-        if spoilt == [*pages.values(), table] or not any(
-                expected in error for error in errors(dict(zip(pages, spoilt)), spoilt[-1], build)):
+        damaged = [text.replace(before, after, 1) for text in (*pages.values(), table)]
+        if damaged == [*pages.values(), table] or not any(
+                expected in error for error in errors(dict(zip(pages, damaged)), damaged[-1], build)):
             yield f"a planted fault is not found: {expected}"
 
 

@@ -36,7 +36,7 @@ constexpr Handler each_of_type() {
   if constexpr (sources == 3) return each<F, T, T, T, T>;
 }
 
-// What of(T{}) makes for an integer type T of 32 or 64 bits, or also of 16.
+// Returns of(T{}) for an integer type T of 32 or 64 bits, nullptr for other types.
 template <class Of>
 Handler of_word(Type type, Of of) {
   switch (type) {
@@ -47,6 +47,7 @@ Handler of_word(Type type, Of of) {
     default: return nullptr;
   }
 }
+// The same, also for types of 16 bits.
 template <class Of>
 Handler of_integer(Type type, Of of) {
   if (type == Type::u16) return of(u16{});
