@@ -62,7 +62,7 @@ elseif(MULTINODE_CUDA)
       # PTX, which the driver compiles for every GPU since Volta or Turing, and which emulated GPUs run. And machine code for
       # the GPUs here, or else for Hopper: it also runs with a driver that is older than nvcc.
       string(REGEX MATCH "compute_(7[05]|[89][0-9]|1[0-9][0-9])" oldest "${known_architectures}")
-      set(architectures ${CMAKE_MATCH_1}-virtual)
+      set(ptx ${CMAKE_MATCH_1}-virtual) # not "architectures": CMake 3.22 uses that name in enable_language
       execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE here ERROR_QUIET)
       string(REGEX MATCHALL "[0-9]+[.][0-9]+" here "${here}")
       if(NOT here AND NOT MULTINODE_EMULATED_GPU)
@@ -70,7 +70,7 @@ elseif(MULTINODE_CUDA)
       endif()
       list(REMOVE_DUPLICATES here)
       list(TRANSFORM here REPLACE "([0-9]+)[.](.*)" "\\1\\2-real")
-      set(CMAKE_CUDA_ARCHITECTURES ${architectures} ${here} CACHE STRING
+      set(CMAKE_CUDA_ARCHITECTURES ${ptx} ${here} CACHE STRING
         "GPU architectures to compile for: 80 is Ampere, 90 Hopper, 100 Blackwell; -virtual: PTX only, -real: no PTX")
     endif()
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
