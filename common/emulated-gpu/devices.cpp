@@ -1,5 +1,4 @@
 // Devices, their properties and errors.
-#include "identity.hpp"
 #include "runtime.hpp"
 
 #include <fmt/format.h>
@@ -13,16 +12,24 @@ using namespace emulated_gpu;
 
 namespace {
 
+std::array<unsigned char, 16> uuid_of(int device) {
+  std::array<unsigned char, 16> bytes{};
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char one : host_name()) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100000001b3;
+  std::memcpy(bytes.data(), &hash, sizeof hash);
+  bytes[15] = static_cast<unsigned char>(device);
+  return bytes;
+}
+
 // Of compute capability 9.0, with few multiprocessors, because programs start blocks for each.
 cudaDeviceProp properties_of(int device) {
   require_device(device);
   const int physical = physical_device(device);
   cudaDeviceProp properties{};
-  std::strncpy(properties.name, device_name, sizeof properties.name - 1);
-  std::ranges::copy(uuid_bytes(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
+  std::strcpy(properties.name, "Emulated GPU");
+  std::ranges::copy(uuid_of(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
   properties.pciDeviceID = physical;
-  properties.major = compute_major;
-  properties.minor = compute_minor;
+  properties.major = 9;
   properties.totalGlobalMem = device_memory;
   properties.totalConstMem = 65536;
   properties.sharedMemPerBlock = 48 << 10;
@@ -179,7 +186,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return guarded(__func__, [&] {
     require_device(device);
-    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", pci_bus_id(physical_device(device)).c_str());
+    std::snprintf(text, static_cast<std::size_t>(bytes), "%s",
+                  fmt::format("0000:00:{:02x}.0", physical_device(device)).c_str());
   });
 }
 
@@ -208,7 +216,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     if (!machine.peers.insert({current_device, peer}).second)
       refuse(cudaErrorPeerAccessAlreadyEnabled,
              fmt::format("device {} already has access to device {}", current_device, peer));
-    ++machine.memory_version;
   });
 }
 
@@ -217,7 +224,6 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     require_device(peer);
     if (machine.peers.erase({current_device, peer}) == 0)
       refuse(cudaErrorPeerAccessNotEnabled, fmt::format("device {} has no access to device {}", current_device, peer));
-    ++machine.memory_version;
   });
 }
 

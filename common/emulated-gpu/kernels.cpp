@@ -41,20 +41,12 @@ struct Registered {  // a kernel or a variable
 struct Registry {
   std::mutex mutex;
   std::map<const void*, std::shared_ptr<Registered>> kernels, variables;
-  std::multimap<int, const ptx::Program*> programs;  // of each device
-  std::set<std::uintptr_t> blocks;                   // the memory of their variables
-  std::map<int, std::pair<std::uint64_t, std::shared_ptr<const std::vector<ptx::Range>>>>
-      memory;  // by device, with its version
 
   static Registry& get() {
     static Registry& registry = *new Registry;
     return registry;
   }
 };
-std::atomic<std::uint64_t> all_instructions{0};
-
-ptx::DeviceMemory device_memory_view() { return {device_addresses.begin, device_addresses.bytes}; }
-
 // The binary's program on the device; refuses if there is none.
 ptx::Program& program_of(Binary& binary, int device) {
   const Lock lock(binary.mutex);
@@ -71,16 +63,10 @@ ptx::Program& program_of(Binary& binary, int device) {
       const auto allocate = [&](std::size_t bytes) {
         void* const memory = allocate_variable(bytes, device);
         if (!memory) refuse(cudaErrorMemoryAllocation, fmt::format("no {} bytes for the program's variables", bytes));
-        const Lock registry(Registry::get().mutex);
-        Registry::get().blocks.insert(reinterpret_cast<std::uintptr_t>(memory));
-        return reinterpret_cast<std::uintptr_t>(memory);
+        return ptx::Program::Place{reinterpret_cast<std::uintptr_t>(memory), view(memory)};
       };
       try {
-        if (device_addresses.bytes == 0) allocate(1);  // view() is known afterwards
-        place = std::make_unique<ptx::Program>(std::move(images.text), allocate, device_memory_view());
-        const Lock registry(Registry::get().mutex);
-        Registry::get().programs.insert({device, place.get()});
-        Registry::get().memory.erase(device);
+        place = std::make_unique<ptx::Program>(std::move(images.text), allocate);
         return *place;
       } catch (const ptx::Refusal& refusal) {
         binary.why = refusal.what();
@@ -124,36 +110,23 @@ Found kernel_at(const void* function, int device) {
 }
 
 // What a kernel on the device may use.
-std::shared_ptr<const std::vector<ptx::Range>> memory_of(int device) {
-  const std::uint64_t version = allocations_version();
-  Registry& registry = Registry::get();
-  {
-    const Lock lock(registry.mutex);
-    const auto found = registry.memory.find(device);
-    if (found != registry.memory.end() && found->second.first == version) return found->second.second;
-  }
-  auto ranges = std::make_shared<std::vector<ptx::Range>>();
-  const std::vector<Range> all = allocations();
-  std::vector<Range> usable;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
-               [&](const Range& range) { return can_access(device, range); });
-  const Lock lock(registry.mutex);
-  for (const Range& range : usable)
-    if (!registry.blocks.count(range.begin)) ranges->push_back({range.begin, range.begin + range.bytes});
-  const auto programs = registry.programs.equal_range(device);
-  for (auto program = programs.first; program != programs.second; ++program)
-    ranges->insert(ranges->end(), program->second->variables().begin(), program->second->variables().end());
-  std::sort(ranges->begin(), ranges->end(), [](const ptx::Range& a, const ptx::Range& b) { return a.begin < b.begin; });
-  registry.memory[device] = {version, ranges};
+std::vector<ptx::Range> memory_of(int device) {
+  const Lock lock(Machine::get().mutex);
+  std::vector<ptx::Range> ranges;
+  for (const auto& [begin, one] : Machine::get().memory)
+    if (can_access(device, one)) ranges.push_back({begin, begin + one.bytes});
   return ranges;
 }
 
 // What is at an address that a kernel on the device must not use.
 std::string describe(std::uintptr_t address, int device) {
-  for (const Range& range : allocations())
-    if (address - range.begin < range.bytes && !can_access(device, range))
+  {
+    const Lock lock(Machine::get().mutex);
+    const auto* const found = find_memory(reinterpret_cast<const void*>(address));
+    if (found && !can_access(device, found->second))
       return fmt::format("memory of device {}, to which device {} has no access (cudaDeviceEnablePeerAccess)",
-                         range.device, device);
+                         found->second.device, device);
+  }
   if (address - device_addresses.begin >= device_addresses.bytes)
     return "which is no device memory: it is memory of the host, or nothing";
   return "";
@@ -178,59 +151,42 @@ cudaError_t code_of(ptx::Fault::Kind kind) {
   }
 }
 
-// False the first time that it is called for this kernel, then true.
-bool kernel_reported(const ptx::Kernel& kernel) {
-  static std::mutex mutex;
-  static std::set<const ptx::Kernel*> reported;
-  const Lock lock(mutex);
-  return !reported.insert(&kernel).second;
-}
-
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
-  const auto memory = memory_of(device);
+  const std::vector<ptx::Range> memory = memory_of(device);
   bool noted = false;
-  ptx::Surroundings surroundings{device_memory_view(),
-                                 *memory,
+  ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
+                                 memory,
                                  {},
                                  [&](const std::string& text) {
                                    if (!std::exchange(noted, true)) say(text);
                                  },
                                  [device](std::uintptr_t address) { return describe(address, device); }};
-  for (const Range& range : arriving_copies())
-    surroundings.arriving.push_back({range.begin, range.begin + range.bytes});
+  if (Machine& machine = Machine::get(); machine.any_arriving) {
+    const Lock lock(machine.mutex);
+    for (const auto& [begin, bytes] : machine.arriving) surroundings.arriving.push_back({begin, begin + bytes});
+  }
   try {
-    all_instructions += ptx::run(kernel, launch, surroundings);
+    ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
-    if (fault.kind == ptx::Fault::not_emulated) {
-      if (!kernel_reported(kernel)) say(fault.text);
-      set_error_once(device, cudaErrorNotSupported, fault.text);
-      return;
+    if (fault.kind != ptx::Fault::not_emulated) {
+      say(fault.text);
+      return set_sticky_error(device, code_of(fault.kind), fault.text);
     }
-    say(fault.text);
-    set_sticky_error(device, code_of(fault.kind), fault.text);
+    static std::mutex mutex;
+    static std::set<const ptx::Kernel*> reported;
+    const Lock lock(mutex);
+    if (reported.insert(&kernel).second) say(fault.text);
+    set_error_once(device, cudaErrorNotSupported, fault.text);
   } catch (const std::bad_alloc&) {
     set_sticky_error(device, cudaErrorMemoryAllocation, "the host has no memory for a block");
   }
 }
 
-// Printed text and the stack of the default size are not limited here, and no kernel can use malloc.
-std::atomic<std::size_t>& limit_of(cudaLimit limit, int device) {
-  struct Limits {
-    std::atomic<std::size_t> stack{1024}, printed{1 << 20}, heap{8 << 20};
-  };
-  static std::vector<Limits>& all = *new std::vector<Limits>(static_cast<std::size_t>(device_count()));
-  Limits& limits = all.at(static_cast<std::size_t>(device));
-  switch (limit) {
-    case cudaLimitStackSize:
-      return limits.stack;
-    case cudaLimitPrintfFifoSize:
-      return limits.printed;
-    case cudaLimitMallocHeapSize:
-      return limits.heap;
-    default:
-      refuse(cudaErrorUnsupportedLimit, fmt::format("limit {} is not emulated", static_cast<int>(limit)));
-  }
+// Of each device. A stack of the default size is not limited here.
+std::atomic<std::size_t>& stack_of(int device) {
+  static auto& all = *new std::vector<std::atomic<std::size_t>>(static_cast<std::size_t>(device_count()));
+  return all.at(static_cast<std::size_t>(device));
 }
 
 int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
@@ -290,7 +246,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   *made = {.grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
            .shared = shared,
-           .stack = limit_of(cudaLimitStackSize, device),
+           .stack = stack_of(device),
            .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
            .cooperative = cooperative,
            .check = checks()};
@@ -329,10 +285,6 @@ Registered::Registered(void** of, const char* symbol)
     : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
 
 }  // namespace
-
-namespace emulated_gpu {
-std::uint64_t thread_instructions() { return all_instructions; }
-}  // namespace emulated_gpu
 
 extern "C" {
 
@@ -448,15 +400,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                                 cudaOccupancyDefault);
 }
 
+// Printed text is not limited here, and no kernel can use malloc or start kernels.
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t bytes) {
   return guarded(__func__, [&] {
-    if (limit == cudaLimitStackSize && bytes > most_stack)
+    if (limit != cudaLimitStackSize) return;
+    if (bytes > most_stack)
       refuse(cudaErrorInvalidValue, fmt::format("a stack of {} bytes; the most is {}", bytes, most_stack));
-    limit_of(limit, current_device) = bytes;
+    stack_of(current_device) = bytes;
   });
-}
-cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
-  return guarded(__func__, [&] { *bytes = limit_of(limit, current_device); });
 }
 
 // Variables
@@ -471,16 +422,6 @@ cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t b
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
                                  cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });
-}
-cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
-                                    cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
-}
-cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
-                                      cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
 }
 
 }  // extern "C"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "device.hpp"
-#include "identity.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -118,9 +117,8 @@ struct Capture {
 
 // CUDA's names for the types behind its handles.
 struct CUstream_st {
-  int device = 0, priority = 0;
-  bool blocking = false;    // synchronizes with the default stream
-  bool per_thread = false;  // a thread's default stream
+  int device = 0;
+  bool blocking = false;  // synchronizes with the default stream
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
   std::optional<emulated_gpu::Capture> capture;
 };
@@ -138,6 +136,8 @@ struct CUgraphExec_st {
 };
 
 namespace emulated_gpu {
+
+inline constexpr std::size_t device_memory = std::size_t{16} << 30;  // what is not written costs nothing
 
 struct Allocation {
   std::size_t bytes = 0;
@@ -162,8 +162,8 @@ struct Machine {
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
   std::map<std::uintptr_t, Allocation> memory;
-  std::uint64_t memory_version = 0;  // changes with `memory` and `peers`
-  std::vector<Range> arriving;
+  // Where a cudaMemcpy from pageable memory, which has returned, will still write.
+  std::vector<std::pair<std::uintptr_t, std::size_t>> arriving;
   std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
 
@@ -234,6 +234,7 @@ void require_no_capture();  // by this thread
 // The first address and the allocation that `data` points into, or null.
 const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data);
 std::size_t used_memory(int device);
+bool can_access(int device, const Allocation& memory);
 // Appends a task to `stream`, after the work that the rules of the default stream put before it.
 Point submit(CUstream_st* stream, Task task, bool late = false);
 

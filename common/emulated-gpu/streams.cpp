@@ -18,22 +18,13 @@ CUstream_st* find(cudaStream_t stream, int device) {
     }
     return default_stream.get();
   }
-  if (stream == cudaStreamPerThread) {  // made when first used; never destroyed
-    static thread_local std::map<int, cudaStream_t> by_device;
-    cudaStream_t& per_thread = by_device[device];
-    if (!per_thread || !machine.streams.count(per_thread)) {
-      machine.streams.insert(per_thread = new CUstream_st);
-      per_thread->device = device;
-      per_thread->blocking = per_thread->per_thread = true;
-    }
-    return per_thread;
-  }
   if (machine.streams.count(stream)) return stream;
   for (const auto& [number, default_stream] : machine.default_streams)
     if (default_stream.get() == stream) return stream;
   return nullptr;
 }
 CUstream_st& valid(cudaStream_t stream) {
+  if (stream == cudaStreamPerThread) refuse(cudaErrorNotSupported, "cudaStreamPerThread is not emulated");
   CUstream_st* const found = find(stream);
   if (!found) refuse(cudaErrorInvalidResourceHandle, "this stream was destroyed or never created");
   return *found;
@@ -138,19 +129,17 @@ extern "C" {
 
 // Streams
 
-// Priorities are kept, but have no effect here.
-constexpr int greatest_priority = -5;
+// Priorities have no effect here.
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return guarded(__func__, [&] {
     if (least) *least = 0;
-    if (greatest) *greatest = greatest_priority;
+    if (greatest) *greatest = -5;
   });
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   return locked(__func__, [&](Machine& machine) {
     auto made = std::make_unique<CUstream_st>();
     made->device = current_device;
-    made->priority = std::clamp(priority, greatest_priority, 0);
     made->blocking = !(flags & cudaStreamNonBlocking);
     machine.streams.insert(*stream = made.release());
   });
@@ -159,17 +148,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  return locked(__func__, [&](Machine&) { *flags = valid(stream).blocking ? 0 : cudaStreamNonBlocking; });
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return locked(__func__, [&](Machine&) {
-    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  });
-}
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void*, std::size_t, unsigned) {
   return locked(__func__, [&](Machine&) { valid(stream); });
 }

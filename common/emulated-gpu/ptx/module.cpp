@@ -14,12 +14,11 @@ namespace emulated_gpu::ptx {
 
 Type type_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Type> types{
-      {"pred", Type::pred},     {"u8", Type::u8},       {"u16", Type::u16},       {"u32", Type::u32},
-      {"u64", Type::u64},       {"s8", Type::s8},       {"s16", Type::s16},       {"s32", Type::s32},
-      {"s64", Type::s64},       {"b8", Type::u8},       {"b16", Type::u16},       {"b32", Type::u32},
-      {"b64", Type::u64},       {"f16", Type::f16},     {"bf16", Type::bf16},     {"e4m3x2", Type::e4m3x2},
-      {"e5m2x2", Type::e5m2x2}, {"f16x2", Type::f16x2}, {"bf16x2", Type::bf16x2}, {"f32", Type::f32},
-      {"f64", Type::f64},       {"b128", Type::b128},   {"s16x2", Type::s16x2},   {"u16x2", Type::u16x2}};
+      {"pred", Type::pred},   {"u8", Type::u8},         {"u16", Type::u16}, {"u32", Type::u32}, {"u64", Type::u64},
+      {"s8", Type::s8},       {"s16", Type::s16},       {"s32", Type::s32}, {"s64", Type::s64}, {"b8", Type::u8},
+      {"b16", Type::u16},     {"b32", Type::u32},       {"b64", Type::u64}, {"f16", Type::f16}, {"bf16", Type::bf16},
+      {"f16x2", Type::f16x2}, {"bf16x2", Type::bf16x2}, {"f32", Type::f32}, {"f64", Type::f64}, {"b128", Type::b128},
+      {"s16x2", Type::s16x2}, {"u16x2", Type::u16x2}};
   const auto found = types.find(name);
   return found == types.end() ? Type::none : found->second;
 }
@@ -31,9 +30,7 @@ unsigned size_of(Type type) {
     case Type::u16:
     case Type::s16:
     case Type::f16:
-    case Type::bf16:
-    case Type::e4m3x2:
-    case Type::e5m2x2: return 2;
+    case Type::bf16: return 2;
     case Type::u32:
     case Type::s32:
     case Type::f32:

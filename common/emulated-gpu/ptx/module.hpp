@@ -28,8 +28,6 @@ enum class Type : std::uint8_t {
   s64,
   f16,
   bf16,
-  e4m3x2,
-  e5m2x2,
   f16x2,
   bf16x2,
   s16x2,

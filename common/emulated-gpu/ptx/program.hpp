@@ -68,17 +68,19 @@ struct Kernel;
 
 class [[gnu::visibility("default")]] Program {
  public:
-  // `allocate` returns device memory for the variables. Throws Refusal.
-  Program(std::string text, const std::function<std::uintptr_t(std::size_t)>& allocate,
-          const DeviceMemory& device_memory);
+  struct Place {
+    std::uintptr_t address;
+    void* view;  // where the emulation finds it
+  };
+  // `allocate` returns device memory for a variable. Throws Refusal.
+  Program(std::string text, const std::function<Place(std::size_t)>& allocate);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   // Null if there is none. A kernel that comes to an instruction that is not emulated fails there.
   const Kernel* kernel(const std::string& name);
-  Range variable(const std::string& name);      // empty if there is none
-  const std::vector<Range>& variables() const;  // sorted
+  Range variable(const std::string& name);  // empty if there is none
 
   struct Parts;
 
@@ -87,8 +89,7 @@ class [[gnu::visibility("default")]] Program {
 };
 
 [[gnu::visibility("default")]] Attributes attributes(const Kernel& kernel);
-// Throws Fault. Returns the number of thread instructions.
-[[gnu::visibility("default")]] std::uint64_t run(const Kernel& kernel, const Launch& launch,
-                                                 const Surroundings& surroundings);
+[[gnu::visibility("default")]] void run(const Kernel& kernel, const Launch& launch,
+                                        const Surroundings& surroundings);  // throws Fault
 
 }  // namespace emulated_gpu::ptx

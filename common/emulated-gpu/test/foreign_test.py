@@ -79,7 +79,8 @@ def nccl_tests():
                       # hypercube: with -g its steps are one group, in which a rank sends what it has not received yet
                       [Run(4, sizes, 4), *(Run(4, f"{sizes} -g {4 // n}", n) for n in (1, 2) if name != "hypercube"),
                        Run(4, f"{sizes} -t 2", 2), Run(4, f"{sizes} -G 1", 2),
-                       Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d all {operations}", 2)],
+                       *(Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d {type} {operations}", 2)
+                         for type in ("half", *(("int8", "uint64", "bfloat16", "double") if name == "all_reduce" else ())))],
                       "-DNCCL_OS_LINUX -DMPI_SUPPORT -Isrc -Ios --extended-lambda", mpi=True)
 
 
