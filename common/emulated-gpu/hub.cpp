@@ -26,7 +26,6 @@
 #include <set>
 #include <span>
 #include <thread>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -44,6 +43,7 @@ constexpr std::size_t most_hello_bytes = 65536;
 
 // A call that waits for those of the other ranks.
 struct Waiting {
+  int rank = 0;
   CallMessage post;
   std::uint64_t id = 0;
   Bytes data;
@@ -72,17 +72,23 @@ class Hub : public std::enable_shared_from_this<Hub> {
     std::string last = "none";  // its last call
     std::string who(int rank) const { return fmt::format("rank {} ({})", rank, hello.who); }
   };
-  // Indexed by rank.
-  using Collective = std::vector<std::optional<Waiting>>;
-  // Connections and calls are counted apart.
-  using Key = std::tuple<bool, Op, std::uint64_t>;
-  static Key key_of(const CallMessage& post) {
-    if (post.connects) return {true, is_of_messages(post.op) ? post.op : Op{}, 0};
-    return {false, Op{}, post.number};
-  }
-  struct Pair {
-    std::map<std::uint64_t, Waiting> sends, recvs;
+  // Those of a collective, by rank, or of a sender and its receiver.
+  using Calls = std::vector<std::optional<Waiting>>;
+  // Connections and calls are counted apart. `from` and `to` are of a message, or -1.
+  struct Key {
+    bool connects = false;
+    Op op{};
+    int from = -1, to = -1;
+    std::uint64_t number = 0;
+    auto operator<=>(const Key&) const = default;
   };
+  static Key key_of(int rank, const CallMessage& post) {
+    Key key{.connects = post.connects, .number = post.connects ? 0 : post.number};
+    if (post.connects && is_of_messages(post.op)) key.op = post.op;
+    if (post.op == Op::send) key.from = rank, key.to = post.peer;
+    if (post.op == Op::recv) key.from = post.peer, key.to = rank;
+    return key;
+  }
 
   int size() const { return static_cast<int>(participants_.size()); }
   Participant& participant(int rank) { return participants_[static_cast<std::size_t>(rank)]; }
@@ -93,12 +99,11 @@ class Hub : public std::enable_shared_from_this<Hub> {
   void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
   bool look_at_the_clock();
   void fail(ncclResult_t code, const std::string& text, bool say_it);
-  void take_collective(int rank, Waiting call);
-  void take_transfer(int rank, Waiting call);
-  void perform(const Collective& calls);
+  std::string called(const Waiting& call);
+  void perform(const Calls& calls);
   void done(int rank, std::uint64_t id, std::span<const std::byte> data);
-  void say_late(const Collective& calls);
-  void say_late(int from, int to, const Waiting& call);
+  void say_late(const Calls& calls);
+  void say_late(const Waiting& call, const Key& key);
 
   Descriptor fd_;
   std::string id_;
@@ -110,8 +115,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::string failure_;
   ncclResult_t failure_code_ = ncclSuccess;
   Clock::time_point began_;  // when the first rank joined
-  std::map<Key, Collective> collectives_;
-  std::map<std::pair<int, int>, Pair> pairs_;  // from, to
+  std::map<Key, Calls> waiting_;
 };
 
 // Returns false, after sending the reason, if this rank cannot join.
@@ -198,19 +202,8 @@ bool Hub::has_remote_ranks() const {
   return remote_ranks;
 }
 
-void Hub::take(int rank, const Frame& frame, Bytes data) {
-  const std::lock_guard lock(mutex_);
-  if (failed_) return;
-  participant(rank).last = text_of(frame.post);
-  Waiting call{.post = frame.post, .id = frame.id, .data = std::move(data)};
-  if (is_collective(frame.post.op))
-    take_collective(rank, std::move(call));
-  else
-    take_transfer(rank, std::move(call));
-}
-
 std::string difference(const CallMessage& a, const CallMessage& b) {
-  if (a.op != b.op) return "different calls";
+  if (is_collective(a.op) && a.op != b.op) return "different calls";
   if (a.count != b.count) return "different counts";
   if (a.type != b.type) return "different types";
   if (reduces(a.op) && (a.reduction != b.reduction || a.multiplied != b.multiplied)) return "different reductions";
@@ -218,49 +211,33 @@ std::string difference(const CallMessage& a, const CallMessage& b) {
   return "";
 }
 
-void Hub::take_collective(int rank, Waiting call) {
-  const Key key = key_of(call.post);
-  Collective& calls = collectives_.try_emplace(key, Collective(participants_.size())).first->second;
-  for (int other = 0; other < size(); ++other) {
-    const auto& other_call = calls[static_cast<std::size_t>(other)];
-    if (!other_call || call.post.connects) continue;
-    if (const std::string what = difference(other_call->post, call.post); !what.empty()) {
-      std::string first = participant(other).who(other) + " called " + text_of(other_call->post),
-                  second = participant(rank).who(rank) + " called " + text_of(call.post);
-      if (rank < other) first.swap(second);
-      return fail(
-          ncclInvalidUsage,
-          fmt::format("{} in collective number {} of the communicator: {}, {}", what, call.post.number, first, second),
-          true);
-    }
-  }
-  calls[static_cast<std::size_t>(rank)] = std::move(call);
-  if (!std::ranges::all_of(calls, [](const auto& one) { return one.has_value(); })) return;
-  const Collective all = std::move(calls);
-  collectives_.erase(key);
-  perform(all);
+std::string Hub::called(const Waiting& call) {
+  return participant(call.rank).who(call.rank) + " called " + text_of(call.post);
 }
 
-void Hub::take_transfer(int rank, Waiting call) {
-  const bool sends = call.post.op == Op::send;
-  const int peer = call.post.peer;
-  const auto key = sends ? std::pair(rank, peer) : std::pair(peer, rank);
-  Pair& pair = pairs_[key];
-  const std::uint64_t number = call.post.connects ? 0 : call.post.number;
-  (sends ? pair.sends : pair.recvs).emplace(number, std::move(call));
-  const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
-  if (sent == pair.sends.end() || received == pair.recvs.end()) return;
-  const CallMessage &out = sent->second.post, &in = received->second.post;
-  if (!out.connects && (out.count != in.count || out.type != in.type))
+void Hub::take(int rank, const Frame& frame, Bytes data) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return;
+  participant(rank).last = text_of(frame.post);
+  const Key key = key_of(rank, frame.post);
+  const bool message = key.from >= 0;
+  Calls& calls = waiting_.try_emplace(key, Calls(message ? 2 : participants_.size())).first->second;
+  const auto place = static_cast<std::size_t>(!message ? rank : frame.post.op == Op::send ? 0 : 1);
+  calls[place] = Waiting{.rank = rank, .post = frame.post, .id = frame.id, .data = std::move(data)};
+  for (const auto& other : calls) {
+    const std::string what = other && !key.connects ? difference(other->post, frame.post) : "";
+    if (what.empty()) continue;
+    const bool first = &other < &calls[place];
     return fail(ncclInvalidUsage,
-                fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
-                            out.count != in.count ? "counts" : "types", number, participant(key.first).who(key.first),
-                            text_of(out), participant(key.second).who(key.second), text_of(in)),
+                fmt::format("{} in {} number {} {}: {}, {}", what, message ? "message" : "collective", key.number,
+                            message ? "between two ranks" : "of the communicator",
+                            called(first ? *other : *calls[place]), called(first ? *calls[place] : *other)),
                 true);
-  done(key.second, received->second.id, sent->second.data);
-  done(key.first, sent->second.id, {});
-  pair.sends.erase(sent);
-  pair.recvs.erase(received);
+  }
+  if (!std::ranges::all_of(calls, [](const auto& one) { return one.has_value(); })) return;
+  const Calls all = std::move(calls);
+  waiting_.erase(key);
+  perform(all);
 }
 
 void Hub::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
@@ -315,8 +292,12 @@ Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   return all;
 }
 
-void Hub::perform(const Collective& calls) {
+void Hub::perform(const Calls& calls) {
   const CallMessage& post = calls[0]->post;
+  if (post.op == Op::send) {
+    done(calls[1]->rank, calls[1]->id, calls[0]->data);
+    return done(calls[0]->rank, calls[0]->id, {});
+  }
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
@@ -355,23 +336,23 @@ bool Hub::look_at_the_clock() {
         "one group.",
         call_, size(), deadline().count(), multinode::rank_list(missing), missing.size() == 1 ? "has" : "have"));
   }
-  for (auto& [key, calls] : collectives_)
-    for (auto& call : calls)
-      if (call && call->since < late && !call->said) {
-        say_late(calls);
-        for (auto& one : calls)
-          if (one) one->said = true;
-      }
-  for (auto& [ranks, pair] : pairs_)
-    for (auto* waiting : {&pair.sends, &pair.recvs})
-      for (auto& [number, call] : *waiting)
-        if (call.since < late && !std::exchange(call.said, true)) say_late(ranks.first, ranks.second, call);
+  for (auto& [key, calls] : waiting_) {
+    const auto first = std::ranges::find_if(calls, [](const auto& call) { return call.has_value(); });
+    if (std::ranges::any_of(calls, [](const auto& call) { return call && call->said; }) ||
+        std::ranges::none_of(calls, [&](const auto& call) { return call && call->since < late; }))
+      continue;
+    (*first)->said = true;
+    if (key.from < 0)
+      say_late(calls);
+    else
+      say_late(**first, key);
+  }
   return left_ < size();
 }
 
 const char* const in_the_call = ". The thread waits in the call, because the first one sets up the connection";
 
-void Hub::say_late(const Collective& calls) {
+void Hub::say_late(const Calls& calls) {
   std::vector<int> inside;
   std::string missing;
   const Waiting* any = nullptr;
@@ -395,17 +376,19 @@ void Hub::say_late(const Collective& calls) {
                   deadline().count(), multinode::rank_list(inside), missing));
 }
 
-void Hub::say_late(int from, int to, const Waiting& call) {
+void Hub::say_late(const Waiting& call, const Key& key) {
   const bool sends = call.post.op == Op::send;
-  const int rank = sends ? from : to, peer = sends ? to : from;
+  const int peer = call.post.peer;
   std::string text = fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}",
-                                 text_of(call.post), participant(rank).who(rank), deadline().count(),
+                                 text_of(call.post), participant(call.rank).who(call.rank), deadline().count(),
                                  sends ? "ncclRecv" : "ncclSend", peer, participant(peer).last);
-  const auto back = pairs_.find({to, from});  // both send, or both receive
-  if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
+  const bool both = std::ranges::any_of(waiting_, [&](const auto& other) {  // both send, or both receive
+    return other.first.from == key.to && other.first.to == key.from && other.second[sends ? 0 : 1];
+  });
+  if (both)
     text += fmt::format(". Both {} first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd",
                         sends ? "send" : "receive");
-  else if (call.post.connects)
+  else if (key.connects)
     text += in_the_call;
   say(text);
 }

@@ -25,22 +25,17 @@ struct Binary {
   std::map<int, std::unique_ptr<ptx::Program>> programs;
   std::string why;  // there is none
 };
-struct Decoded {
-  const ptx::Kernel* kernel;
-  ptx::Attributes attributes;
-};
-struct Registered {  // a kernel or a variable
+struct Registered {  // a kernel or a variable; never destroyed
   Binary* binary;
   std::string name, title;
   std::atomic<std::size_t> dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
-  std::mutex mutex;
-  std::map<int, const Decoded> decoded = {};  // by device; never removed
 
-  Registered(void** of, const char* symbol);
+  Registered(void** of, const char* symbol)
+      : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
 };
 struct Registry {
   std::mutex mutex;
-  std::map<const void*, std::shared_ptr<Registered>> kernels, variables;
+  std::map<const void*, Registered*> kernels, variables;
 
   static Registry& get() {
     static Registry& registry = *new Registry;
@@ -77,36 +72,29 @@ ptx::Program& program_of(Binary& binary, int device) {
   refuse(cudaErrorNoKernelImageForDevice, binary.why);
 }
 
-std::shared_ptr<Registered> registered(const std::map<const void*, std::shared_ptr<Registered>>& all, const void* host,
-                                       cudaError_t code, const char* what) {
+Registered& registered(const std::map<const void*, Registered*>& all, const void* host, cudaError_t code,
+                       const char* what) {
   const Lock lock(Registry::get().mutex);
   const auto found = all.find(host);
   if (found == all.end()) refuse(code, fmt::format("{} is no {}", host, what));
-  return found->second;
+  return *found->second;
 }
 
 struct Found {
-  std::shared_ptr<Registered> registration;
-  const ptx::Kernel* kernel;
+  Registered& registration;
+  const ptx::Kernel& kernel;
   const ptx::Attributes& attributes;
 };
 Found kernel_at(const void* function, int device) {
-  auto registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
-  const Lock lock(registration->mutex);
-  auto known = registration->decoded.find(device);
-  if (known == registration->decoded.end()) {
-    ptx::Program& program = program_of(*registration->binary, device);
-    const ptx::Kernel* kernel = nullptr;
-    try {
-      kernel = program.kernel(registration->name);
-    } catch (const ptx::Refusal& refusal) {
-      say(refusal.what());
-      refuse(cudaErrorNotSupported, refusal.what());
-    }
-    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration->title));
-    known = registration->decoded.insert({device, {kernel, ptx::attributes(*kernel)}}).first;
+  Registered& registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
+  try {
+    const ptx::Kernel* const kernel = program_of(*registration.binary, device).kernel(registration.name);
+    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration.title));
+    return {registration, *kernel, ptx::attributes(*kernel)};
+  } catch (const ptx::Refusal& refusal) {
+    say(refusal.what());
+    refuse(cudaErrorNotSupported, refusal.what());
   }
-  return {registration, known->second.kernel, known->second.attributes};
 }
 
 // What a kernel on the device may use.
@@ -132,25 +120,6 @@ std::string describe(std::uintptr_t address, int device) {
   return "";
 }
 
-cudaError_t code_of(ptx::Fault::Kind kind) {
-  switch (kind) {
-    case ptx::Fault::illegal_address:
-      return cudaErrorIllegalAddress;
-    case ptx::Fault::misaligned_address:
-      return cudaErrorMisalignedAddress;
-    case ptx::Fault::assertion:
-      return cudaErrorAssert;
-    case ptx::Fault::stack_overflow:
-      return cudaErrorHardwareStackError;
-    case ptx::Fault::invalid_pc:
-      return cudaErrorInvalidPc;
-    case ptx::Fault::deadlock:
-      return cudaErrorLaunchTimeout;
-    default:
-      return cudaErrorLaunchFailure;
-  }
-}
-
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
   const std::vector<ptx::Range> memory = memory_of(device);
@@ -171,7 +140,7 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device)
   } catch (const ptx::Fault& fault) {
     if (fault.kind != ptx::Fault::not_emulated) {
       say(fault.text);
-      return set_sticky_error(device, code_of(fault.kind), fault.text);
+      return set_sticky_error(device, static_cast<cudaError_t>(fault.kind), fault.text);
     }
     static std::mutex mutex;
     static std::set<const ptx::Kernel*> reported;
@@ -208,7 +177,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     device = valid(stream).device;
   }
   const Found found = kernel_at(function, device);
-  const std::string& title = found.registration->title;
+  const std::string& title = found.registration.title;
   if (device != current_device)
     refuse(cudaErrorInvalidResourceHandle,
            fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
@@ -227,7 +196,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   if (found.attributes.max_threads && threads > found.attributes.max_threads)
     refuse(cudaErrorInvalidConfiguration,
            fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
-  const std::size_t dynamic_shared = found.registration->dynamic_shared;
+  const std::size_t dynamic_shared = found.registration.dynamic_shared;
   if (shared > dynamic_shared ||
       found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + dynamic_shared))
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
@@ -254,7 +223,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
-  const auto point = put(stream, [=, kernel = found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
+  const auto point = put(stream, [=, kernel = &found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
   // So that the launch returns the error, if the kernel comes to what is not emulated.
   if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));
 }
@@ -267,9 +236,10 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 ptx::Range symbol_at(const void* host) {
-  const auto variable = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
-  const ptx::Range range = program_of(*variable->binary, current_device).variable(variable->name);
-  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable->title));
+  const Registered& variable =
+      registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+  const ptx::Range range = program_of(*variable.binary, current_device).variable(variable.name);
+  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable.title));
   return range;
 }
 // The address of [offset, offset + bytes) of a variable.
@@ -280,9 +250,6 @@ char* part_of_symbol(const void* host, std::size_t bytes, std::size_t offset) {
     refuse(cudaErrorInvalidValue, fmt::format("{} bytes at {} of a variable of {} bytes", bytes, offset, size));
   return reinterpret_cast<char*>(range.begin + offset);
 }
-
-Registered::Registered(void** of, const char* symbol)
-    : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
 
 }  // namespace
 
@@ -298,12 +265,12 @@ void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, std::size_t, int, int) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().variables[host] = std::make_shared<Registered>(binary, name);
+  Registry::get().variables[host] = new Registered(binary, name);
 }
 void __cudaRegisterFunction(void** binary, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().kernels[function] = std::make_shared<Registered>(binary, name);
+  Registry::get().kernels[function] = new Registered(binary, name);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
   configurations.push_back({grid, block, shared, stream});
@@ -365,7 +332,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
     attributes->maxDynamicSharedSizeBytes =
-        static_cast<int>(std::min(found.registration->dynamic_shared.load(), shared_most - found.attributes.shared));
+        static_cast<int>(std::min(found.registration.dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
 // A hint, which has no effect here.
@@ -377,10 +344,9 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     const Found found = kernel_at(function, current_device);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return;
     if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
-      refuse(cudaErrorInvalidValue,
-             fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
-                         found.registration->title, found.attributes.shared, value, shared_most));
-    found.registration->dynamic_shared = static_cast<std::size_t>(value);
+      refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
+                                                found.registration.title, found.attributes.shared, value, shared_most));
+    found.registration.dynamic_shared = static_cast<std::size_t>(value);
   });
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,

@@ -255,15 +255,10 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
 
 Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, from, bytes, bytes, 1}; }
 
-void set(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height, cudaStream_t stream) {
-  if (width == 0 || height == 0) return;
-  require_range(memory, (height - 1) * pitch + width, true, "the memory");
-  put(stream, [=] {
-    return [=] {
-      for (std::size_t row = 0; row < height; ++row)
-        std::memset(view(static_cast<char*>(memory)) + row * pitch, value, width);
-    };
-  });
+void set(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  require_range(memory, bytes, true, "the memory");
+  put(stream, [=] { return [=] { std::memset(view(memory), value, bytes); }; });
 }
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device,
@@ -423,24 +418,6 @@ cudaError_t cudaHostUnregister(void* memory) {
     machine.memory.erase(found);
   });
 }
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
-  return locked(__func__, [&](Machine&) {
-    *attributes = {};
-    attributes->device = -2;
-    const auto* const found = find_memory(data);
-    if (!found) {
-      attributes->hostPointer = const_cast<void*>(data);
-      return;
-    }
-    const Allocation& allocation = found->second;
-    attributes->type = allocation.kind == Allocation::managed ? cudaMemoryTypeManaged
-                       : allocation.of_device()               ? cudaMemoryTypeDevice
-                                                              : cudaMemoryTypeHost;
-    attributes->device = allocation.of_device() ? allocation.device : current_device;
-    attributes->devicePointer = const_cast<void*>(data);
-    if (allocation.of_host()) attributes->hostPointer = const_cast<void*>(data);
-  });
-}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return locked(__func__, [&](Machine&) {
     *total = device_memory;
@@ -510,13 +487,10 @@ cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChan
 // Copies and fills
 
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, nullptr); });
+  return guarded(__func__, [&] { set(memory, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, stream); });
-}
-cudaError_t cudaMemset2D(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height) {
-  return guarded(__func__, [&] { set(memory, pitch, value, width, height, nullptr); });
+  return guarded(__func__, [&] { set(memory, value, bytes, stream); });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return guarded(__func__, [&] { copy_now(plain(to, from, bytes), kind); });

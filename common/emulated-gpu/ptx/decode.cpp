@@ -8,7 +8,9 @@ namespace {
 
 // Whether `list` has this word. Lists begin and end with a space.
 bool has(std::string_view list, std::string_view word) {
-  return list.find(" " + std::string(word) + " ") != std::string_view::npos;
+  for (auto at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
+    if (list[at - 1] == ' ' && list[at + word.size()] == ' ') return true;
+  return false;
 }
 
 #define ROUNDING " rn rz rm rp ftz sat "
@@ -22,10 +24,10 @@ constexpr std::pair<std::string_view, std::string_view> known[] = {
     {" div rcp sqrt ", ROUNDING "approx full "},
     {" rsqrt sin cos lg2 ex2 tanh ", " approx ftz "},
     {" neg abs min max ", " ftz NaN "},
-    {" sad dp4a fns copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", " "},
+    {" sad dp4a copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", " "},
     {" bfind ", " shiftamt "},
     {" dp2a ", " lo hi "},
-    {" vabsdiff2 vabsdiff4 ", " add "},
+    {" vabsdiff4 ", " add "},
     {" shf ", " l r wrap clamp "},
     {" setp set ", " eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz "},
     {" cvt ", ROUNDING "rni rzi rmi rpi satfinite "},
@@ -427,10 +429,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     else unsupported();
     return;
   }
-  const std::size_t count = has(" not neg abs popc clz brev bfind sqrt rcp rsqrt sin cos lg2 ex2 tanh ", op)    ? 1
-                            : has(" fma mad madc sad dp4a dp2a fns vabsdiff2 vabsdiff4 bfe shf lop3 prmt ", op) ? 3
-                            : op == "bfi"                                                                       ? 4
-                                                                                                                : 2;
+  const std::size_t count = has(" not neg abs popc clz brev bfind sqrt rcp rsqrt sin cos lg2 ex2 tanh ", op) ? 1
+                            : has(" fma mad madc sad dp4a dp2a vabsdiff4 bfe shf lop3 prmt ", op)            ? 3
+                            : op == "bfi"                                                                    ? 4
+                                                                                                             : 2;
   std::array<Row, 4> sources{};
   for (std::size_t n = 0; n < count; ++n) {
     Type source_type = type;
@@ -605,8 +607,18 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   kernel->function = &function;
   kernel->title = demangled(function.name);
   Decoder(*kernel, program).decode(function);
+  Attributes& a = kernel->attributes;
+  a.shared = kernel->shared - reserved_shared;
+  a.local = kernel->functions[0].frame;
+  a.registers = kernel->functions[0].registers / (warp_size * 4);
+  a.max_threads = function.max_threads;
+  a.complete = std::ranges::none_of(kernel->code, [](const Instruction& i) { return i.run == not_emulated; });
+  a.parameter_bytes = function.param_bytes;
+  for (const Variable* param : function.params) a.parameters.push_back({param->offset, param->size});
   return kernel;
 }
+
+const Attributes& attributes(const Kernel& kernel) { return kernel.attributes; }
 
 u64 Program::Parts::address_of(std::string_view function) {
   const auto found = std::find(addressed.begin(), addressed.end(), function);

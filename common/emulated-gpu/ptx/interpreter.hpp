@@ -95,6 +95,7 @@ struct Kernel {
   const Program::Parts* program = nullptr;
   const Function* function = nullptr;
   std::string title;  // the demangled name
+  Attributes attributes;
   std::vector<Instruction> code;
   std::vector<Code> functions;  // 0: the kernel
   std::map<std::string_view, int> number_of;

@@ -192,21 +192,12 @@ Handler access(Type type, unsigned register_bytes) {
       default: return nullptr;
     }
   };
-  switch (type) {
-    case Type::u8: return pick(u8{});
-    case Type::s8: return pick(s8{});
-    case Type::u16:
-    case Type::f16:
-    case Type::bf16: return pick(u16{});
-    case Type::s16: return register_bytes == 2 ? pick(u16{}) : pick(s16{});
-    case Type::u32:
-    case Type::f32:
-    case Type::f16x2:
-    case Type::bf16x2: return pick(u32{});
-    case Type::s32: return register_bytes == 4 ? pick(u32{}) : pick(s32{});
-    case Type::u64:
-    case Type::s64:
-    case Type::f64: return pick(u64{});
+  const bool extends = size_of(type) < register_bytes;
+  switch (size_of(type)) {
+    case 1: return type == Type::s8 ? pick(s8{}) : pick(u8{});
+    case 2: return extends && type == Type::s16 ? pick(s16{}) : pick(u16{});
+    case 4: return extends && type == Type::s32 ? pick(s32{}) : pick(u32{});
+    case 8: return pick(u64{});
     default: return nullptr;
   }
 }

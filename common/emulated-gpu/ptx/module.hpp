@@ -30,8 +30,6 @@ enum class Type : std::uint8_t {
   bf16,
   f16x2,
   bf16x2,
-  s16x2,
-  u16x2,
   f32,
   f64,
   b128

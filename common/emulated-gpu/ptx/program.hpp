@@ -19,15 +19,15 @@ struct Range {
 
 // Why a kernel failed; `text` is one line with kernel, block, thread and instruction.
 struct [[gnu::visibility("default")]] Fault {
-  enum Kind {
-    illegal_address,
-    misaligned_address,
-    trap,
-    assertion,
-    deadlock,
-    stack_overflow,
-    invalid_pc,
-    not_emulated
+  enum Kind {  // with the numbers of CUDA's errors
+    illegal_address = 700,
+    deadlock = 702,  // cudaErrorLaunchTimeout
+    assertion = 710,
+    stack_overflow = 714,
+    misaligned_address = 716,
+    invalid_pc = 718,
+    trap = 719,         // cudaErrorLaunchFailure
+    not_emulated = 801  // cudaErrorNotSupported
   } kind;
   std::string text;
 };
@@ -88,7 +88,7 @@ class [[gnu::visibility("default")]] Program {
   std::unique_ptr<Parts> parts_;
 };
 
-[[gnu::visibility("default")]] Attributes attributes(const Kernel& kernel);
+[[gnu::visibility("default")]] const Attributes& attributes(const Kernel& kernel);
 [[gnu::visibility("default")]] void run(const Kernel& kernel, const Launch& launch,
                                         const Surroundings& surroundings);  // throws Fault
 

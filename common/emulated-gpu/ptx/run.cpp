@@ -499,16 +499,4 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
   }
 }
 
-Attributes attributes(const Kernel& kernel) {
-  Attributes a;
-  a.shared = kernel.shared - reserved_shared;
-  a.local = kernel.functions[0].frame;
-  a.registers = kernel.functions[0].registers / (warp_size * 4);
-  a.max_threads = kernel.function->max_threads;
-  a.complete = std::ranges::none_of(kernel.code, [](const Instruction& i) { return i.run == not_emulated; });
-  a.parameter_bytes = kernel.function->param_bytes;
-  for (const Variable* param : kernel.function->params) a.parameters.push_back({param->offset, param->size});
-  return a;
-}
-
 }  // namespace emulated_gpu::ptx

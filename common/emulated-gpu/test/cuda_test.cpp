@@ -16,32 +16,7 @@ namespace cuda_test {
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
-// Destroys the streams, events and memory that a test has made.
-class HostCuda : public ::testing::Test {
- protected:
-  ~HostCuda() override {
-    for (const cudaStream_t stream : streams_) EXPECT_OK(cudaStreamDestroy(stream));
-    for (const cudaEvent_t event : events_) EXPECT_OK(cudaEventDestroy(event));
-    for (void* const memory : memory_) EXPECT_OK(cudaFree(memory));
-  }
-  cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
-    EXPECT_OK(cudaStreamCreateWithFlags(&streams_.emplace_back(), flags));
-    return streams_.back();
-  }
-  cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
-    EXPECT_OK(cudaEventCreateWithFlags(&events_.emplace_back(), flags));
-    return events_.back();
-  }
-  void* allocate(std::size_t bytes) {
-    EXPECT_OK(cudaMalloc(&memory_.emplace_back(), bytes));
-    return memory_.back();
-  }
-
- private:
-  std::vector<cudaStream_t> streams_;
-  std::vector<cudaEvent_t> events_;
-  std::vector<void*> memory_;
-};
+using HostCuda = CudaTest;
 
 // Blocks a stream until it is opened.
 class Gate {
