@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -206,7 +205,7 @@ std::string difference(const CallMessage& a, const CallMessage& b) {
   if (is_collective(a.op) && a.op != b.op) return "different calls";
   if (a.count != b.count) return "different counts";
   if (a.type != b.type) return "different types";
-  if (reduces(a.op) && (a.reduction != b.reduction || a.multiplied != b.multiplied)) return "different reductions";
+  if (reduces(a.op) && a.reduction != b.reduction) return "different reductions";
   if (has_root(a.op) && a.peer != b.peer) return "different roots";
   return "";
 }
@@ -245,50 +244,38 @@ void Hub::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
   participant(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
 }
 
-bool is_integer(multinode::DataType type) {
-  return multinode::with_type(type, []<class T>(T) { return std::is_integral_v<T>; });
-}
-
-// Each element times `factor`, or divided by `ranks` if there is none, as the kernels of NCCL compute it: integers wrap
-// around, 16-bit floats are rounded once.
-void multiply(multinode::DataType type, Bytes& data, const std::optional<Scalar>& factor, int ranks) {
-  multinode::with_type(type, [&]<class T>(T value) {
+// Multiplies floats by 1 / ranks, each rounded once, as the kernels of NCCL do for an average. Returns false for
+// integers.
+bool scale(multinode::DataType type, Bytes& data, int ranks) {
+  return multinode::with_type(type, [&]<class T>(T) {
     using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    if (factor)
-      std::memcpy(static_cast<void*>(&value), &*factor, sizeof value);
-    else
-      value = static_cast<T>(static_cast<Number>(1.0 / ranks));
-    for (T& element : std::span(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)))
-      if constexpr (std::is_integral_v<T>) {
-        using Unsigned = std::make_unsigned_t<T>;
-        element = static_cast<T>(static_cast<Unsigned>(element) * static_cast<Unsigned>(value));
-      } else {
-        element = static_cast<T>(static_cast<Number>(element) * static_cast<Number>(value));
-      }
+    if constexpr (!std::is_integral_v<T>) {
+      const auto factor = static_cast<Number>(static_cast<T>(static_cast<Number>(1.0 / ranks)));
+      for (T& element : std::span(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)))
+        element = static_cast<T>(static_cast<Number>(element) * factor);
+    }
+    return !std::is_integral_v<T>;
   });
 }
 
 // All inputs, reduced in an order that differs from call to call, as if each had a ring that starts elsewhere. The
-// number of the call decides it, so programs can be run again. An average of floats multiplies before the sum, that of
-// integers divides after it.
+// number of the call decides it, so programs can be run again.
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const CallMessage& post = calls[0]->post;
   const std::size_t count = calls[0]->data.size() / multinode::size_of(post.type);
   const int ranks = static_cast<int>(calls.size());
-  const bool average = post.reduction == multinode::Reduction::average, divides = average && is_integer(post.type);
+  bool divide = post.reduction == multinode::Reduction::average;
   const std::size_t start = std::mt19937_64(post.number)() % calls.size();
   Bytes all;
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const auto& call = calls[(start + i) % calls.size()];
-    Bytes data = call->data;
-    if (post.multiplied || (average && !divides))
-      multiply(post.type, data, post.multiplied ? std::optional(call->post.factor) : std::nullopt, ranks);
+    Bytes data = calls[(start + i) % calls.size()]->data;
+    if (post.reduction == multinode::Reduction::average) divide = !scale(post.type, data, ranks);
     if (all.empty())
       all = std::move(data);
     else
       multinode::combine(post.type, post.reduction, all.data(), all.data(), data.data(), count);
   }
-  if (divides) multinode::divide(post.type, all.data(), count, ranks);
+  if (divide) multinode::divide(post.type, all.data(), count, ranks);
   return all;
 }
 
@@ -324,7 +311,7 @@ void Hub::perform(const Calls& calls) {
 bool Hub::look_at_the_clock() {
   const std::lock_guard lock(mutex_);
   if (participants_.empty()) return true;
-  if (failed_) return started_ && left_ < size();
+  if (failed_) return !started_ || left_ < size();  // late ranks hear the reason
   const auto late = Clock::now() - deadline();
   if (!started_ && !said_ && began_ < late) {
     said_ = true;

@@ -139,7 +139,7 @@ void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& str
 }
 
 // Runs on a stream's thread. After a failure it returns only when the communicator is aborted, as in NCCL.
-void Member::perform(std::vector<Call> calls) {
+void Member::perform(const std::vector<Call>& calls) {
   static std::atomic<int> operations{0};
   const int operation = ++operations;
   if (fault("error", operation)) fail({ncclRemoteError, "an error as EMULATED_GPU_FAULT asks for"});
@@ -147,8 +147,6 @@ void Member::perform(std::vector<Call> calls) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_; });
   }
-  for (Call& call : calls)
-    if (call.factor_at) std::memcpy(&call.post.factor, view(call.factor_at), multinode::size_of(call.post.type));
   transact(calls, true);
   const std::lock_guard lock(mutex_);
   ++performed_;
@@ -195,7 +193,7 @@ void Member::connect(const std::vector<Call>& calls) {
   std::vector<Call> first;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [post, in, out, factor_at] : calls) {
+    for (const auto& [post, in, out] : calls) {
       const bool collective = is_collective(post.op);
       if (collective ? size_ == 1 || NCCL_VERSION_CODE < NCCL_VERSION(2, 22, 0) : post.peer == rank_) continue;
       const Op kind = collective && !is_of_messages(post.op) ? Op::all_reduce : post.op;

@@ -24,7 +24,6 @@ struct Call {
   CallMessage post;
   const void* in = nullptr;
   void* out = nullptr;
-  const void* factor_at = nullptr;  // in device memory, read when the call is executed
 };
 
 class Member : public std::enable_shared_from_this<Member> {
@@ -50,16 +49,6 @@ class Member : public std::enable_shared_from_this<Member> {
   void finalize(const char* call);
   void stop(Kind how);  // goodbye or aborted
 
-  // Reductions of this communicator; guarded by operators_mutex.
-  struct Operator {
-    multinode::DataType type;
-    Scalar factor;
-    const void* factor_at;
-  };
-  std::mutex operators_mutex;
-  std::map<int, Operator> operators;
-  int next_operator = ncclNumOps;
-
  private:
   struct Pending {
     std::vector<std::byte> data{};
@@ -78,7 +67,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void wait_for_graphs(std::unique_lock<std::mutex>& lock, const char* call);
 
   void number(Call& call);
-  void perform(std::vector<Call> calls);
+  void perform(const std::vector<Call>& calls);
   bool transact(const std::vector<Call>& calls, bool of_stream);
   void read();
   void fail(const NcclError& failure);

@@ -174,20 +174,8 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     if (reduces(op)) {
       using enum multinode::Reduction;
       constexpr std::array built_in = {sum, product, max, min, average};
-      if (redop >= 0 && redop < ncclNumOps) {
-        call.post.reduction = built_in[static_cast<std::size_t>(redop)];
-      } else {
-        const std::lock_guard lock(member.operators_mutex);
-        const auto found = member.operators.find(redop);
-        require(found != member.operators.end(), ncclInvalidArgument,
-                fmt::format("no reduction {} in this communicator", redop));
-        require(found->second.type == call.post.type, ncclInvalidArgument,
-                fmt::format("the reduction is of {}, the call of {}", multinode::name_of(found->second.type),
-                            multinode::name_of(call.post.type)));
-        call.post.multiplied = true;
-        call.post.factor = found->second.factor;
-        call.factor_at = found->second.factor_at;
-      }
+      require(redop >= 0 && redop < ncclNumOps, ncclInvalidArgument, fmt::format("there is no reduction {}", redop));
+      call.post.reduction = built_in[static_cast<std::size_t>(redop)];
     }
     if (has_root(op) || !is_collective(op)) {
       require(
@@ -399,7 +387,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   });
 }
 
-// Buffers and reductions
+// Buffers
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
@@ -424,27 +412,6 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return guarded([&] { member_of(comm, "ncclCommWindowDeregister"); });
 }
 #endif
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  return guarded([&] {
-    const auto member = member_of(comm, "ncclRedOpCreatePreMulSum");
-    require(op && scalar, ncclInvalidArgument, "ncclRedOpCreatePreMulSum: a null pointer");
-    Member::Operator made{data_type("ncclRedOpCreatePreMulSum", type), 0,
-                          residence == ncclScalarDevice ? scalar : nullptr};
-    if (!made.factor_at) std::memcpy(&made.factor, scalar, multinode::size_of(made.type));
-    const std::lock_guard lock(member->operators_mutex);
-    *op = static_cast<ncclRedOp_t>(member->next_operator++);
-    member->operators.emplace(*op, made);
-  });
-}
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  return guarded([&] {
-    const auto member = member_of(comm, "ncclRedOpDestroy");
-    const std::lock_guard lock(member->operators_mutex);
-    require(member->operators.erase(op), ncclInvalidArgument, "ncclRedOpDestroy: no such reduction");
-  });
-}
-
 // Operations
 
 ncclResult_t ncclGroupStart() {

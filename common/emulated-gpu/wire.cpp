@@ -26,8 +26,7 @@ const char* name_of(Op op) {
 
 std::string text_of(const CallMessage& post) {
   std::string more;
-  if (reduces(post.op))
-    more = fmt::format(", {}{}", post.multiplied ? "multiplied " : "", multinode::name_of(post.reduction));
+  if (reduces(post.op)) more = fmt::format(", {}", multinode::name_of(post.reduction));
   if (has_root(post.op)) more += fmt::format(", root {}", post.peer);
   if (!is_collective(post.op)) more += fmt::format(", {} rank {}", post.op == Op::send ? "to" : "from", post.peer);
   return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);

@@ -40,8 +40,6 @@ inline bool is_of_messages(Op op) { return op == Op::all_to_all || op == Op::gat
 inline bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast || op == Op::gather || op == Op::scatter; }
 inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
-using Scalar = std::uint64_t;  // a number of any type, in its first bytes
-
 // A call of one rank.
 struct CallMessage {
   Op op{};
@@ -51,8 +49,6 @@ struct CallMessage {
   std::uint64_t count = 0;   // elements of a block, like NCCL's count
   std::uint64_t number = 0;  // among the collectives of this communicator, or the messages between two ranks
   bool connects = false;     // sets up the connection that this call needs, before the call: no data
-  bool multiplied = false;   // each rank's input, by `factor`, before the sum
-  Scalar factor = 0;
 
   std::size_t bytes() const { return connects ? 0 : count * multinode::size_of(type); }
 };

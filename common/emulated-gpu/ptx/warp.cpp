@@ -19,23 +19,11 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
     const int l = std::countr_zero(rest);
     const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
     const int last = (l & segment) | (clamp & ~segment);
-    int from = 0;
-    bool good = false;
-    switch (i.immediate) {
-      case 0:
-        from = l - amount;
-        good = from >= last;
-        break;
-      case 1:
-        from = l + amount;
-        good = from <= last;
-        break;
-      case 2:
-        from = l ^ amount;
-        good = from <= last;
-        break;
-      default: from = (l & segment) | (amount & ~segment); good = from <= last;
-    }
+    const int from = i.immediate == 0   ? l - amount
+                     : i.immediate == 1 ? l + amount
+                     : i.immediate == 2 ? l ^ amount
+                                        : (l & segment) | (amount & ~segment);
+    const bool good = i.immediate == 0 ? from >= last : from <= last;
     d[l] = value[good ? from : l];
     valid |= u32{good} << l;
   }
@@ -45,15 +33,11 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
 // immediate: 0 all, 1 any, 2 uniform, 3 ballot; 4: the source is negated
 void vote(Warp& w, const Instruction& i, u32 mask) {
   const u32 value = predicate(w, i.s[0], i.immediate & 4) & mask;
-  switch (i.immediate & 3) {
-    case 0: set_predicate(w, i.d, mask, value == mask ? all_lanes : 0); break;
-    case 1: set_predicate(w, i.d, mask, value ? all_lanes : 0); break;
-    case 2: set_predicate(w, i.d, mask, value == mask || !value ? all_lanes : 0); break;
-    default: {
-      u32* const d = w.row<u32>(i.d);
-      for_lanes(mask, [&](int l) { d[l] = value; });
-    }
-  }
+  const bool all = value == mask, any = value != 0;
+  const bool results[] = {all, any, all || !any};
+  if ((i.immediate & 3) < 3) return set_predicate(w, i.d, mask, results[i.immediate & 3] ? all_lanes : 0);
+  u32* const d = w.row<u32>(i.d);
+  for_lanes(mask, [&](int l) { d[l] = value; });
 }
 template <class T>
 void match_any(Warp& w, const Instruction& i, u32 mask) {

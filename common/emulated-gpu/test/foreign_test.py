@@ -69,14 +69,14 @@ def nccl_tests():
     sizes = "-b 8 -e 4K -f 8 -n 1 -w 0 -c 1"
     for name in ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "alltoallv", "scatter",
                  "gather", "sendrecv", "hypercube"):
-        operations = "-o all" if "reduce" in name else ""
         yield Program(name + "_perf", "nccl-tests",
                       [f"src/{name}.cu", "src/common.cu", "src/util.cu", "src/timer.cc", "os/linux.cc",
                        "verifiable/verifiable.cu"], right,
                       # hypercube: with -g its steps are one group, in which a rank sends what it has not received yet
                       [Run(4, sizes, 4), *(Run(4, f"{sizes} -g {4 // n}", n) for n in (1, 2) if name != "hypercube"),
+                       *(Run(2, f"{sizes} -o {operation}", 2) for operation in ("avg", "max", "prod") if "reduce" in name),
                        Run(4, f"{sizes} -t 2", 2), Run(4, f"{sizes} -G 1", 2),
-                       *(Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d {type} {operations}", 2)
+                       *(Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d {type}", 2)
                          for type in ("half", *(("int8", "uint64", "bfloat16", "double") if name == "all_reduce" else ())))],
                       "-DNCCL_OS_LINUX -DMPI_SUPPORT -Isrc -Ios --extended-lambda", mpi=True)
 

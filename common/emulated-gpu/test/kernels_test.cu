@@ -474,18 +474,6 @@ __global__ void grid_sum(int* values, int* out) {
   for (unsigned b = 0; b < gridDim.x; ++b) sum += values[b];
   out[blockIdx.x] = sum;
 }
-__global__ void sum_of_two_warps(int* out) {  // its barrier is in the shared memory that the compiler keeps for itself
-  __shared__ groups::block_tile_memory<64> memory;
-  const auto tile = groups::tiled_partition<64>(groups::this_thread_block(memory));
-  const int sum = groups::reduce(tile, static_cast<int>(threadIdx.x), groups::plus<int>());
-  if (threadIdx.x == 0) *out = sum;
-}
-TEST(Kernels, ATileOfTwoWarpsMeets) {
-  Buffer<int> sum(1);
-  sum_of_two_warps<<<1, 64>>>(sum.data);
-  OK(cudaDeviceSynchronize());
-  EXPECT_EQ(sum.values()[0], 2016);
-}
 TEST(Kernels, WaitAtBarriersAndForEachOther) {
   Buffer<int> out(128), lock(1), counter(1), flags(10), chain(10), values(6), sums(6);
   barriers<<<1, 128, 128 * sizeof(int)>>>(out.data);
@@ -565,22 +553,6 @@ TEST(Kernels, UseAllSpacesOfMemory) {
   EXPECT_EQ(cudaMemcpyToSymbol(counter, other, sizeof other), cudaErrorInvalidValue);
   EXPECT_EQ(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), "no symbol"), cudaErrorInvalidSymbol);
 }
-__global__ void one_address(int* global, int* out) {
-  __shared__ short flag;
-  flag = static_cast<short>(threadIdx.x + 5);
-  global[1] = threadIdx.x;
-  __syncthreads();
-  out[threadIdx.x] = flag;
-}
-// CUDA does not say whose value stays. Here it is that of the last lane.
-TEST(Kernels, AWarpStoresToOneAddress) {
-  Buffer<int> global(3), out(32);
-  one_address<<<1, 32>>>(global.data, out.data);
-  OK(cudaDeviceSynchronize());
-  EXPECT_EQ(global.values(), (std::vector<int>{0, 31, 0}));
-  EXPECT_EQ(out.values(), std::vector<int>(32, 36));
-}
-
 TEST(Kernels, CountWithAtomics) {
   Buffer<int> i(5);
   Buffer<u32> u(std::vector<u32>{~0u, 0, 0, 0, 3});

@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <latch>
@@ -52,31 +51,6 @@ void on_ranks(int size, const std::function<void(Rank&)>& body) {
 
 void all_reduce(const Rank& r, const Ints& in, const Ints& out) {
   EXPECT_NCCL_OK(ncclAllReduce(in, out, 1, ncclInt32, ncclSum, r.comm, r.stream));
-}
-
-// x * factor + y * factor, by PreMulSum on two ranks.
-template <class T>
-T multiplied_sum(T x, T y, T factor, ncclDataType_t type, ncclScalarResidence_t residence) {
-  T sum{};
-  on_ranks(2, [&](Rank& r) {
-    const Array<T> data({r.number == 0 ? x : y}), on_device({factor});
-    T* const scalar = residence == ncclScalarDevice ? on_device : &factor;
-    ncclRedOp_t op{};
-    EXPECT_NCCL_OK(ncclRedOpCreatePreMulSum(&op, scalar, type, residence, r.comm));
-    EXPECT_NCCL_OK(ncclAllReduce(data, data, 1, type, op, r.comm, r.stream));
-    if (const T got = data.get()[0]; r.number == 0) sum = got;
-    EXPECT_NCCL_OK(ncclRedOpDestroy(op, r.comm));
-  });
-  return sum;
-}
-
-TEST(HostNccl, PreMulSumMultipliesIntegersInTheirTypeAndWrapsAround) {
-  constexpr auto big = (std::int64_t{1} << 53) + 1;  // no double
-  for (const auto residence : {ncclScalarHostImmediate, ncclScalarDevice}) {
-    EXPECT_EQ(multiplied_sum<std::int64_t>(big, 2, 3, ncclInt64, residence), 3 * big + 6);
-    EXPECT_EQ(multiplied_sum<std::int8_t>(100, 1, 3, ncclInt8, residence), 300 - 256 + 3);
-    EXPECT_EQ(multiplied_sum<float>(1.5f, 2, 4, ncclFloat32, residence), 14);
-  }
 }
 
 TEST(HostNccl, TheOrderOfAReductionVariesFromCallToCall) {
@@ -140,6 +114,10 @@ TEST(HostNccl, WhatIsNotEmulatedSaysSo) {
   config = NCCL_CONFIG_INITIALIZER;
   config.size = 24;  // of a program that was compiled with an older header
   ASSERT_NCCL_OK(initialize());
+  ncclRedOp_t op{};
+  float two = 2;
+  expect_refused(ncclRedOpCreatePreMulSum(&op, &two, ncclFloat32, ncclScalarHostImmediate, comm), ncclInvalidUsage,
+                 "ncclRedOpCreatePreMulSum is not emulated");
   expect_refused(ncclCommSplit(comm, 0, 0, &comm, nullptr), ncclInvalidUsage, "ncclCommSplit is not emulated");
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
   const Ints data(Values(1));
