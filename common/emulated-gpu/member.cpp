@@ -110,21 +110,8 @@ void Member::number(Call& call) {
     call.post.number = ++collectives_;
 }
 
-void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams) {
-  // On the first stream, which waits for the others before, and they for it afterwards.
-  std::vector<cudaEvent_t> events;
-  const auto hold_back = [&](cudaStream_t later, cudaStream_t earlier) {
-    cudaEvent_t event{};
-    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    cudaEventRecord(event, earlier);
-    cudaStreamWaitEvent(later, event, 0);
-    cudaEventDestroy(event);
-  };
-  int before = 0;
-  cudaGetDevice(&before);
-  cudaSetDevice(device_);
-  for (std::size_t i = 1; i < streams.size(); ++i) hold_back(streams[0], streams[i]);
-  enqueue(streams[0], [use = std::make_shared<Use>(shared_from_this()), calls = std::move(calls)] {
+void Member::issue(std::vector<Call> calls, cudaStream_t stream) {
+  enqueue(stream, [use = std::make_shared<Use>(shared_from_this()), calls = std::move(calls)] {
     const std::shared_ptr<Member>& self = use->member;
     std::vector<Call> numbered = calls;
     {
@@ -134,8 +121,6 @@ void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& str
     }
     return [self, numbered] { self->perform(numbered); };
   });
-  for (std::size_t i = 1; i < streams.size(); ++i) hold_back(streams[i], streams[0]);
-  cudaSetDevice(before);
 }
 
 // Runs on a stream's thread. After a failure it returns only when the communicator is aborted, as in NCCL.

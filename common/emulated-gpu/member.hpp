@@ -44,7 +44,7 @@ class Member : public std::enable_shared_from_this<Member> {
   // since 2.22 the first collective, block the calling thread until the peers call as well.
   void connect(const std::vector<Call>& calls);
   // Enqueues the calls as one task.
-  void issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams);
+  void issue(std::vector<Call> calls, cudaStream_t stream);
 
   void finalize(const char* call);
   void stop(Kind how);  // goodbye or aborted

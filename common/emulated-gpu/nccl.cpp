@@ -114,8 +114,8 @@ void at_once(const std::vector<std::function<void()>>& functions) {
 
 struct Launch {
   std::shared_ptr<Member> member;
+  cudaStream_t stream;
   std::vector<Call> calls{};
-  std::vector<cudaStream_t> streams{};
 };
 
 void end_group() {
@@ -130,14 +130,15 @@ void end_group() {
   std::vector<Launch> launches;
   for (const auto& [member, call, stream] : calls) {
     auto found = std::ranges::find(launches, member, &Launch::member);
-    if (found == launches.end()) found = launches.insert(found, {member});
+    if (found == launches.end()) found = launches.insert(found, {member, stream});
+    require(found->stream == stream, ncclInvalidUsage,
+            "ncclGroupEnd: calls of one communicator on two streams are not emulated");
     found->calls.push_back(call);
-    if (std::ranges::find(found->streams, stream) == found->streams.end()) found->streams.push_back(stream);
   }
   std::vector<std::function<void()>> connects;
   for (const Launch& one : launches) connects.emplace_back([&one] { one.member->connect(one.calls); });
   at_once(connects);
-  for (const Launch& one : launches) one.member->issue(one.calls, one.streams);
+  for (const Launch& one : launches) one.member->issue(one.calls, one.stream);
 }
 
 // Runs the body of a function of NCCL's interface. An error also makes the open group fail.
@@ -320,25 +321,18 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int r
 }
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   const std::string call = "ncclCommInitAll";
-  int before = 0, all = 0;
+  int before = 0;
   cudaGetDevice(&before);
-  cudaGetDeviceCount(&all);
   const ncclResult_t code = guarded([&] {
     require(comms && count >= 0, ncclInvalidArgument, call + ": no output pointer, or a negative number of devices");
-    std::set<int> used;
-    for (int i = 0; devices && i < count; ++i) {
-      require(devices[i] >= 0 && devices[i] < all, ncclInvalidArgument,
-              fmt::format("{}: Invalid device {} (there are {})", call, devices[i], all));
-      require(used.insert(devices[i]).second, ncclInvalidUsage,
-              fmt::format("{}: device {} is in the list twice", call, devices[i]));
-    }
     ncclUniqueId id;
     if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) throw NcclError{made, last_error};
     ncclGroupStart();
     for (int i = 0; i < count; ++i)
       guarded([&] {
-        require(cudaSetDevice(devices ? devices[i] : i) == cudaSuccess, ncclUnhandledCudaError,
-                fmt::format("{}: no device {}", call, i));
+        const int device = devices ? devices[i] : i;
+        require(cudaSetDevice(device) == cudaSuccess, ncclInvalidArgument,
+                fmt::format("{}: Invalid device {}", call, device));
         initialize(call, &comms[i], count, id, i);
       });
     end_group();

@@ -9,12 +9,15 @@ Exit status: 0 every row right, 1 a row wrong, 77 nothing to run.
 """
 import argparse
 import dataclasses
+import io
+import lzma
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -113,9 +116,10 @@ def folder_of(source, build):
     if not unpacked.is_dir() or unpacked.stat().st_mtime < archive.stat().st_mtime:
         partial = unpacked.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        # git archive can write a line about a broken object before the archive, which tar skips, with status 2
-        subprocess.run(["tar", "xJf", archive, "-C", partial], stderr=subprocess.DEVNULL, check=False)
+        data = lzma.open(archive).read()
+        # git archive can write a line about a broken object before the archive
+        with tarfile.open(fileobj=io.BytesIO(data[data.index(b"ustar") - 257:])) as tar:
+            tar.extractall(partial)
         shutil.rmtree(unpacked, ignore_errors=True)
         (partial / source).rename(unpacked)
         os.utime(unpacked)

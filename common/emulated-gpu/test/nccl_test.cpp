@@ -93,7 +93,7 @@ TEST(HostNccl, InitAllAndWhatACommunicatorSaysOfItself) {
   }
   EXPECT_EQ(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage);
   EXPECT_EQ(ncclCommInitAll(comms, 1, none), ncclInvalidArgument);
-  EXPECT_SAYS(ncclGetLastError(nullptr), "ncclCommInitAll: Invalid device 4 (there are 4)");
+  EXPECT_SAYS(ncclGetLastError(nullptr), "ncclCommInitAll: Invalid device 4");
 }
 
 TEST(HostNccl, WhatIsNotEmulatedSaysSo) {
