@@ -140,14 +140,6 @@ void gemm(Handle handle, const Shape& shape, const C* alpha, const C* a, const C
   enqueue(blas, [=, factor = *alpha, keep = *beta] { multiply(shape, factor, view(a), view(b), keep, view(c)); });
 }
 
-// Vectors of `n` elements, copied in rows of one element.
-Status copied(int n, int size, const void* x, int incx, void* y, int incy) {
-  const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };
-  const cudaError_t code =
-      cudaMemcpy2D(y, bytes(incy), x, bytes(incx), bytes(1), static_cast<std::size_t>(n), cudaMemcpyDefault);
-  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
-}
-
 }  // namespace
 
 extern "C" {
@@ -240,11 +232,17 @@ Status cublasSaxpy(Handle handle, int n, const float* alpha, const float* x, int
     });
   });
 }
+Status cublasSetMatrix(int rows, int columns, int size, const void* a, int lda, void* b, int ldb) {
+  const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };
+  const cudaError_t code =
+      cudaMemcpy2D(b, bytes(ldb), a, bytes(lda), bytes(rows), static_cast<std::size_t>(columns), cudaMemcpyDefault);
+  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
 Status cublasSetVector(int n, int size, const void* x, int incx, void* y, int incy) {
-  return copied(n, size, x, incx, y, incy);
+  return cublasSetMatrix(1, n, size, x, incx, y, incy);
 }
 Status cublasGetVector(int n, int size, const void* x, int incx, void* y, int incy) {
-  return copied(n, size, x, incx, y, incy);
+  return cublasSetMatrix(1, n, size, x, incx, y, incy);
 }
 
 Status cublasGemmEx(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,

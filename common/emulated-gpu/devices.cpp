@@ -155,8 +155,9 @@ cudaError_t cudaDeviceReset() {
       const Lock lock(machine.mutex);
       std::erase_if(machine.events, [](cudaEvent_t event) { return event->device == current_device; });
       std::erase_if(machine.streams, [](cudaStream_t stream) {
-        if (stream->device == current_device) stream->queue->close();
-        return stream->device == current_device;
+        const bool ends = stream->device == current_device && !stream->is_default;
+        if (ends) stream->queue->close();
+        return ends;
       });
       for (const auto& [begin, one] : machine.memory)
         if (one.device == current_device && one.kind != Allocation::variable)

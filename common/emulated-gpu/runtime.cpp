@@ -161,7 +161,7 @@ struct AtExit {
     add(static_cast<std::size_t>(std::ranges::count_if(
             machine.memory, [](const auto& one) { return one.second.kind < Allocation::registered; })),
         "buffer");
-    add(machine.streams.size(), "stream");
+    add(static_cast<std::size_t>(std::ranges::count(machine.streams, false, &CUstream_st::is_default)), "stream");
     add(machine.events.size(), "event");
     add(machine.graphs.size(), "graph");
     add(machine.executables.size(), "executable graph");

@@ -118,9 +118,10 @@ struct Capture {
 // CUDA's names for the types behind its handles.
 struct CUstream_st {
   int device = 0;
-  bool blocking = false;  // synchronizes with the default stream
+  bool blocking = false;    // synchronizes with the default stream
+  bool is_default = false;  // of its device: made when first used, never destroyed
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
-  std::optional<emulated_gpu::Capture> capture;
+  std::optional<emulated_gpu::Capture> capture{};
 };
 struct CUevent_st {
   int device = 0;
@@ -155,7 +156,6 @@ struct Machine {
   cudaError_t why_none = cudaErrorNoDevice;  // EMULATED_GPU_FAULT=device:802, for tests: what CUDA says instead
   std::string description;
   std::mutex mutex;  // guards the members below
-  std::map<int, std::unique_ptr<CUstream_st>> default_streams;
   std::set<cudaStream_t> streams;
   std::vector<std::pair<int, Point>> destroyed;  // device and end of streams that were destroyed with tasks left
   std::set<cudaEvent_t> events;
@@ -229,7 +229,6 @@ void require_device(int device);
 
 CUstream_st* find(cudaStream_t stream, int device = current_device);  // null if the stream is invalid
 CUstream_st& valid(cudaStream_t stream);
-bool is_default(const CUstream_st* stream);
 void require_no_capture();  // by this thread
 // The first address and the allocation that `data` points into, or null.
 const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data);
