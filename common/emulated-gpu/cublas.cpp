@@ -140,22 +140,6 @@ void gemm(Handle handle, const Shape& shape, const C* alpha, const C* a, const C
   enqueue(blas, [=, factor = *alpha, keep = *beta] { multiply(shape, factor, view(a), view(b), keep, view(c)); });
 }
 
-// y += alpha * x. A negative step begins at the end, as in BLAS.
-template <class T>
-void axpy(Handle handle, Index count, const T* alpha, const T* x, Index step_x, T* y, Index step_y) {
-  const cublasContext& blas = valid(handle);
-  require(alpha, "alpha is null");
-  require_memory(blas, "x", x, (count - 1) * std::abs(step_x) + 1, sizeof(T));
-  require_memory(blas, "y", y, (count - 1) * std::abs(step_y) + 1, sizeof(T));
-  enqueue(blas, [=, factor = *alpha] {
-    const T* from = view(x) + (step_x < 0 ? (1 - count) * step_x : 0);
-    T* to = view(y) + (step_y < 0 ? (1 - count) * step_y : 0);
-    for (Index n = 0; n < count; ++n, from += step_x, to += step_y) *to += factor * *from;
-  });
-}
-
-Status copied(cudaError_t code) { return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED; }
-
 }  // namespace
 
 extern "C" {
@@ -198,10 +182,6 @@ Status cublasSetStream(Handle handle, cudaStream_t stream) {
 Status cublasSetMathMode(Handle handle, cublasMath_t) {
   return guarded(__func__, [&] { valid(handle); });
 }
-Status cublasGetVersion(Handle, int* version) {
-  *version = CUBLAS_VERSION;
-  return CUBLAS_STATUS_SUCCESS;
-}
 const char* cublasGetStatusString(Status status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:
@@ -227,32 +207,36 @@ const char* cublasGetStatusString(Status status) {
   }
 GEMM(cublasSgemm, float)
 GEMM(cublasDgemm, double)
-#define BATCHED(name, T)                                                                                              \
-  Status name(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T* alpha, \
-              const T* a, int lda, long long next_a, const T* b, int ldb, long long next_b, const T* beta, T* c,      \
-              int ldc, long long next_c, int count) {                                                                 \
-    return guarded(__func__, [&] {                                                                                    \
-      for (int i = 0; i < count; ++i)                                                                                 \
-        gemm(handle, {transa, transb, m, n, k, lda, ldb, ldc}, alpha, a + i * next_a, b + i * next_b, beta,           \
-             c + i * next_c);                                                                                         \
-    });                                                                                                               \
-  }
-BATCHED(cublasSgemmStridedBatched, float)
-BATCHED(cublasDgemmStridedBatched, double)
-
-Status cublasSaxpy(Handle handle, int n, const float* alpha, const float* x, int incx, float* y, int incy) {
-  return guarded(__func__, [&] { axpy(handle, n, alpha, x, incx, y, incy); });
+Status cublasSgemmStridedBatched(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
+                                 const float* alpha, const float* a, int lda, long long next_a, const float* b, int ldb,
+                                 long long next_b, const float* beta, float* c, int ldc, long long next_c, int count) {
+  return guarded(__func__, [&] {
+    for (int i = 0; i < count; ++i)
+      gemm(handle, {transa, transb, m, n, k, lda, ldb, ldc}, alpha, a + i * next_a, b + i * next_b, beta,
+           c + i * next_c);
+  });
 }
-Status cublasDaxpy(Handle handle, int n, const double* alpha, const double* x, int incx, double* y, int incy) {
-  return guarded(__func__, [&] { axpy(handle, n, alpha, x, incx, y, incy); });
+
+// y += alpha * x. A negative step begins at the end, as in BLAS.
+Status cublasSaxpy(Handle handle, int n, const float* alpha, const float* x, int incx, float* y, int incy) {
+  return guarded(__func__, [&] {
+    const cublasContext& blas = valid(handle);
+    const Index count = n, step_x = incx, step_y = incy;
+    require(alpha, "alpha is null");
+    require_memory(blas, "x", x, (count - 1) * std::abs(step_x) + 1, sizeof(float));
+    require_memory(blas, "y", y, (count - 1) * std::abs(step_y) + 1, sizeof(float));
+    enqueue(blas, [=, factor = *alpha] {
+      const float* from = view(x) + (step_x < 0 ? (1 - count) * step_x : 0);
+      float* to = view(y) + (step_y < 0 ? (1 - count) * step_y : 0);
+      for (Index i = 0; i < count; ++i, from += step_x, to += step_y) *to += factor * *from;
+    });
+  });
 }
 Status cublasSetMatrix(int rows, int columns, int size, const void* a, int lda, void* b, int ldb) {
   const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };
-  return copied(
-      cudaMemcpy2D(b, bytes(ldb), a, bytes(lda), bytes(rows), static_cast<std::size_t>(columns), cudaMemcpyDefault));
-}
-Status cublasGetMatrix(int rows, int columns, int size, const void* a, int lda, void* b, int ldb) {
-  return cublasSetMatrix(rows, columns, size, a, lda, b, ldb);
+  const cudaError_t code =
+      cudaMemcpy2D(b, bytes(ldb), a, bytes(lda), bytes(rows), static_cast<std::size_t>(columns), cudaMemcpyDefault);
+  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 Status cublasSetVector(int n, int size, const void* x, int incx, void* y, int incy) {
   return cublasSetMatrix(1, n, size, x, incx, y, incy);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 namespace emulated_gpu {
 
@@ -42,17 +41,6 @@ T* view(T* data) {
              : data;
 }
 
-// Memory that CUDA knows. Two ranges never touch each other.
-struct Range {
-  std::uintptr_t begin = 0;
-  std::size_t bytes = 0;
-  int device = -1;       // whose memory it is; -1: pinned memory of the host
-  bool managed = false;  // the host and all devices can use it
-};
-std::vector<Range> allocations();     // in the order of their addresses
-std::uint64_t allocations_version();  // changes with them and with peer access
-bool can_access(int device, const Range& range);
-std::vector<Range> arriving_copies();  // where a cudaMemcpy from pageable memory, which has returned, will still write
 // For variables of programs (__device__ int x): memory that stays allocated until the process ends.
 void* allocate_variable(std::size_t bytes, int device);
 
@@ -61,14 +49,16 @@ void set_sticky_error(int device, cudaError_t code, const std::string& why);
 bool failed(int device);
 // One of the next calls on the device returns this error.
 void set_error_once(int device, cudaError_t code, const std::string& why);
-// By all kernels of this process so far.
-std::uint64_t thread_instructions();
-
 // The number of `device` in CUDA_VISIBLE_DEVICES: the same in all processes of the machine.
 int physical_device(int device);
 
 // EMULATED_GPU_DEADLINE: longer waits are reported on stderr.
 std::chrono::seconds deadline();
+
+// with-gpus --check
+bool checks();
+
+std::string host_name();
 
 // Writes a line to stderr with one write().
 void say(const std::string& line);

@@ -1,5 +1,4 @@
 // Devices, their properties and errors.
-#include "identity.hpp"
 #include "runtime.hpp"
 
 #include <fmt/format.h>
@@ -13,16 +12,24 @@ using namespace emulated_gpu;
 
 namespace {
 
+std::array<unsigned char, 16> uuid_of(int device) {
+  std::array<unsigned char, 16> bytes{};
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char one : host_name()) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100000001b3;
+  std::memcpy(bytes.data(), &hash, sizeof hash);
+  bytes[15] = static_cast<unsigned char>(device);
+  return bytes;
+}
+
 // Of compute capability 9.0, with few multiprocessors, because programs start blocks for each.
 cudaDeviceProp properties_of(int device) {
   require_device(device);
   const int physical = physical_device(device);
   cudaDeviceProp properties{};
-  std::strncpy(properties.name, device_name, sizeof properties.name - 1);
-  std::ranges::copy(uuid_bytes(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
+  std::strcpy(properties.name, "Emulated GPU");
+  std::ranges::copy(uuid_of(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
   properties.pciDeviceID = physical;
-  properties.major = compute_major;
-  properties.minor = compute_minor;
+  properties.major = 9;
   properties.totalGlobalMem = device_memory;
   properties.totalConstMem = 65536;
   properties.sharedMemPerBlock = 48 << 10;
@@ -148,8 +155,9 @@ cudaError_t cudaDeviceReset() {
       const Lock lock(machine.mutex);
       std::erase_if(machine.events, [](cudaEvent_t event) { return event->device == current_device; });
       std::erase_if(machine.streams, [](cudaStream_t stream) {
-        if (stream->device == current_device) stream->queue->close();
-        return stream->device == current_device;
+        const bool ends = stream->device == current_device && !stream->is_default;
+        if (ends) stream->queue->close();
+        return ends;
       });
       for (const auto& [begin, one] : machine.memory)
         if (one.device == current_device && one.kind != Allocation::variable)
@@ -179,7 +187,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return guarded(__func__, [&] {
     require_device(device);
-    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", pci_bus_id(physical_device(device)).c_str());
+    std::snprintf(text, static_cast<std::size_t>(bytes), "%s",
+                  fmt::format("0000:00:{:02x}.0", physical_device(device)).c_str());
   });
 }
 
@@ -208,7 +217,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     if (!machine.peers.insert({current_device, peer}).second)
       refuse(cudaErrorPeerAccessAlreadyEnabled,
              fmt::format("device {} already has access to device {}", current_device, peer));
-    ++machine.memory_version;
   });
 }
 
@@ -217,7 +225,6 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     require_device(peer);
     if (machine.peers.erase({current_device, peer}) == 0)
       refuse(cudaErrorPeerAccessNotEnabled, fmt::format("device {} has no access to device {}", current_device, peer));
-    ++machine.memory_version;
   });
 }
 
@@ -241,22 +248,8 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 const char* cudaGetErrorString(cudaError_t error) {
   if (explained.first == error && error != cudaSuccess) return explained.second.c_str();
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorNoDevice:
-      return "no GPU; set EMULATED_GPUS=N to use N emulated GPUs";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorNotReady:
-      return "device not ready";
-    case cudaErrorIllegalAddress:
-      return "an illegal memory access was encountered";
-    default:
-      return cudaGetErrorName(error);
-  }
+  if (error == cudaErrorNoDevice) return "no GPU; set EMULATED_GPUS=N to use N emulated GPUs";
+  return error == cudaSuccess ? "no error" : cudaGetErrorName(error);
 }
 
 }  // extern "C"

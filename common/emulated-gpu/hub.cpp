@@ -1,7 +1,6 @@
 #include "hub.hpp"
 
 #include "device.hpp"
-#include "identity.hpp"
 #include "wire.hpp"
 
 #include <multinode/base/text.hpp>
@@ -18,16 +17,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <thread>
-#include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace emulated_gpu {
@@ -36,33 +34,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using multinode::Descriptor;
-using nlohmann::json;
 
 using Bytes = std::vector<std::byte>;
 
-// What a rank says about itself when it joins.
-struct Hello {
-  std::string id, session, call, who, process, machine;
-  int rank = 0, size = 0, device = 0;
-};
-// Throws json::exception if a part is missing or of another type.
-void from_json(const json& j, Hello& hello) {
-  for (const auto& [key, text] : {std::pair("id", &hello.id),
-                                  {"session", &hello.session},
-                                  {"call", &hello.call},
-                                  {"who", &hello.who},
-                                  {"process", &hello.process},
-                                  {"machine", &hello.machine}})
-    j.at(key).get_to(*text);
-  for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
-    j.at(key).get_to(*number);
-}
-// For a connection's first message, which may be anybody's.
-constexpr std::chrono::seconds patience{10};
+// Of a connection's first message, which may be anybody's.
 constexpr std::size_t most_hello_bytes = 65536;
 
 // A call that waits for those of the other ranks.
 struct Waiting {
+  int rank = 0;
   CallMessage post;
   std::uint64_t id = 0;
   Bytes data;
@@ -70,19 +50,17 @@ struct Waiting {
   bool said = false;
 };
 
-// One communicator.
-class Session {
+class Hub : public std::enable_shared_from_this<Hub> {
  public:
-  Session(std::string name, int size)
-      : name_(std::move(name)), participants_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
-
-  // Returns false, after sending the reason, if this rank cannot join.
-  bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
-  void take(int rank, const Frame& frame, Bytes data);
-  void run_out_of_memory(int rank);
-  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
-  void look_at_the_clock();
-  bool ended() const;
+  Hub() {
+    std::random_device random;
+    std::string address;
+    fd_ = listen(address);
+    id_ = std::string(id_mark) + " " + address;
+    for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
+  }
+  const std::string& id() const { return id_; }
+  void accept_all();
   bool has_remote_ranks() const;
 
  private:
@@ -93,52 +71,64 @@ class Session {
     std::string last = "none";  // its last call
     std::string who(int rank) const { return fmt::format("rank {} ({})", rank, hello.who); }
   };
-  // Indexed by rank.
-  using Collective = std::vector<std::optional<Waiting>>;
-  // Connections, exchanges and collectives are counted apart.
-  enum class MessageClass { ring, messages, exchange, collective };
-  using Key = std::tuple<MessageClass, Op, std::uint64_t>;
-  static Key key_of(const CallMessage& post) {
-    if (post.connects)
-      return {is_of_messages(post.op) ? MessageClass::messages : MessageClass::ring,
-              is_of_messages(post.op) ? post.op : Op{}, 0};
-    return {is_exchange(post.op) ? MessageClass::exchange : MessageClass::collective, Op{}, post.number};
-  }
-  struct Pair {
-    std::map<std::uint64_t, Waiting> sends, recvs;
+  // Those of a collective, by rank, or of a sender and its receiver.
+  using Calls = std::vector<std::optional<Waiting>>;
+  // Connections and calls are counted apart. `from` and `to` are of a message, or -1.
+  struct Key {
+    bool connects = false;
+    Op op{};
+    int from = -1, to = -1;
+    std::uint64_t number = 0;
+    auto operator<=>(const Key&) const = default;
   };
+  static Key key_of(int rank, const CallMessage& post) {
+    Key key{.connects = post.connects, .number = post.connects ? 0 : post.number};
+    if (post.connects && is_of_messages(post.op)) key.op = post.op;
+    if (post.op == Op::send) key.from = rank, key.to = post.peer;
+    if (post.op == Op::recv) key.from = post.peer, key.to = rank;
+    return key;
+  }
 
   int size() const { return static_cast<int>(participants_.size()); }
   Participant& participant(int rank) { return participants_[static_cast<std::size_t>(rank)]; }
+  void serve(const std::shared_ptr<Connection>& connection);
+  std::optional<Hello> hello_of(Connection& connection) const;
+  bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
+  void take(int rank, const Frame& frame, Bytes data);
+  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
+  bool look_at_the_clock();
   void fail(ncclResult_t code, const std::string& text, bool say_it);
-  void start();
-  void take_collective(int rank, Waiting call);
-  void take_transfer(int rank, Waiting call);
-  void perform(const Collective& calls);
+  std::string called(const Waiting& call);
+  void perform(const Calls& calls);
   void done(int rank, std::uint64_t id, std::span<const std::byte> data);
-  void say_late(const Collective& calls);
-  void say_late(int from, int to, const Waiting& call);
+  void say_late(const Calls& calls);
+  void say_late(const Waiting& call, const Key& key);
 
-  const std::string name_;
-  mutable std::mutex mutex_;
+  Descriptor fd_;
+  std::string id_;
+  mutable std::mutex mutex_;  // guards the members below
+  std::string call_;          // that makes the communicator
   std::vector<Participant> participants_;
   int joined_ = 0, left_ = 0;
   bool started_ = false, failed_ = false, broken_ = false, said_ = false;
   std::string failure_;
   ncclResult_t failure_code_ = ncclSuccess;
-  Clock::time_point began_;
-  std::map<Key, Collective> collectives_;
-  std::map<std::pair<int, int>, Pair> pairs_;  // from, to
+  Clock::time_point began_;  // when the first rank joined
+  std::map<Key, Calls> waiting_;
 };
 
-bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& hello) {
+// Returns false, after sending the reason, if this rank cannot join.
+bool Hub::join(const std::shared_ptr<Connection>& connection, const Hello& hello) {
   const std::lock_guard lock(mutex_);
   const int rank = hello.rank;
   std::string why;
+  if (participants_.empty()) {
+    call_ = hello.call;
+    participants_.resize(static_cast<std::size_t>(hello.size));
+    began_ = Clock::now();
+  }
   if (hello.size != size())
     why = fmt::format("{} has world size {}, others have {}", hello.who, hello.size, size());
-  else if (rank < 0 || rank >= size())
-    why = fmt::format("{} has rank {} of {}", hello.who, rank, size());
   else if (participant(rank).connection)
     why = fmt::format("rank {} joined twice: from {} and from {}", rank, hello.who, participant(rank).hello.who);
   else
@@ -149,8 +139,8 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
             "Duplicate GPU detected : rank {} and rank {} both on CUDA device {:x}: {} and {} both use GPU {}", other,
             rank, hello.device << 4, participant(other).hello.who, hello.who, hello.device);
   if (!why.empty()) {
-    connection->send(Kind::failed, name_ + ": " + why, ncclInvalidUsage);
-    if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
+    connection->send(Kind::failed, call_ + ": " + why, ncclInvalidUsage);
+    if (!started_) fail(ncclInvalidUsage, call_ + ": " + why, false);
     return false;
   }
   Participant& joining = participant(rank);
@@ -161,16 +151,13 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
     connection->send(Kind::failed, failure_, failure_code_);
     return false;
   }
-  if (++joined_ == size()) start();
+  started_ = ++joined_ == size();
+  for (const Participant& one : participants_)
+    if (started_) one.connection->send(Kind::welcome, own_machine());
   return true;
 }
 
-void Session::start() {
-  started_ = true;
-  for (const Participant& one : participants_) one.connection->send(Kind::welcome, own_machine());
-}
-
-void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
+void Hub::fail(ncclResult_t code, const std::string& text, bool say_it) {
   if (failed_) return;
   failed_ = true;
   failure_ = text;
@@ -180,12 +167,7 @@ void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
     if (one.here) one.connection->send(Kind::failed, text, code);
 }
 
-void Session::run_out_of_memory(int rank) {
-  const std::lock_guard lock(mutex_);
-  fail(ncclSystemError, "no memory is left for " + participant(rank).last + " of " + participant(rank).who(rank), true);
-}
-
-void Session::leave(int rank, Kind how) {
+void Hub::leave(int rank, Kind how) {
   const std::lock_guard lock(mutex_);
   Participant& leaving = participant(rank);
   if (!leaving.here) return;
@@ -207,12 +189,7 @@ void Session::leave(int rank, Kind how) {
       one.connection->send(Kind::failed, text, ncclRemoteError);
 }
 
-bool Session::ended() const {
-  const std::lock_guard lock(mutex_);
-  return started_ ? left_ == size() : failed_;
-}
-
-bool Session::has_remote_ranks() const {
+bool Hub::has_remote_ranks() const {
   const std::lock_guard lock(mutex_);
   if (failed_ || broken_ || !started_) return false;
   bool remote_ranks = false;
@@ -224,101 +201,90 @@ bool Session::has_remote_ranks() const {
   return remote_ranks;
 }
 
-void Session::take(int rank, const Frame& frame, Bytes data) {
-  const std::lock_guard lock(mutex_);
-  if (failed_ && !is_exchange(frame.post.op)) return;
-  participant(rank).last = text_of(frame.post);
-  Waiting call{.post = frame.post, .id = frame.id, .data = std::move(data)};
-  if (is_collective(frame.post.op))
-    take_collective(rank, std::move(call));
-  else
-    take_transfer(rank, std::move(call));
-}
-
 std::string difference(const CallMessage& a, const CallMessage& b) {
-  if (a.op != b.op) return "different calls";
+  if (is_collective(a.op) && a.op != b.op) return "different calls";
   if (a.count != b.count) return "different counts";
   if (a.type != b.type) return "different types";
-  if (reduces(a.op) && (a.reduction != b.reduction || a.multiplied != b.multiplied)) return "different reductions";
+  if (reduces(a.op) && a.reduction != b.reduction) return "different reductions";
   if (has_root(a.op) && a.peer != b.peer) return "different roots";
   return "";
 }
 
-void Session::take_collective(int rank, Waiting call) {
-  const Key key = key_of(call.post);
-  Collective& calls = collectives_.try_emplace(key, Collective(participants_.size())).first->second;
-  for (int other = 0; other < size(); ++other) {
-    const auto& other_call = calls[static_cast<std::size_t>(other)];
-    if (!other_call || call.post.connects) continue;
-    if (const std::string what = difference(other_call->post, call.post); !what.empty()) {
-      std::string first = participant(other).who(other) + " called " + text_of(other_call->post),
-                  second = participant(rank).who(rank) + " called " + text_of(call.post);
-      if (rank < other) first.swap(second);
-      return fail(
-          ncclInvalidUsage,
-          fmt::format("{} in collective number {} of the communicator: {}, {}", what, call.post.number, first, second),
-          true);
-    }
+std::string Hub::called(const Waiting& call) {
+  return participant(call.rank).who(call.rank) + " called " + text_of(call.post);
+}
+
+void Hub::take(int rank, const Frame& frame, Bytes data) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return;
+  participant(rank).last = text_of(frame.post);
+  const Key key = key_of(rank, frame.post);
+  const bool message = key.from >= 0;
+  Calls& calls = waiting_.try_emplace(key, Calls(message ? 2 : participants_.size())).first->second;
+  const auto place = static_cast<std::size_t>(!message ? rank : frame.post.op == Op::send ? 0 : 1);
+  calls[place] = Waiting{.rank = rank, .post = frame.post, .id = frame.id, .data = std::move(data)};
+  for (const auto& other : calls) {
+    const std::string what = other && !key.connects ? difference(other->post, frame.post) : "";
+    if (what.empty()) continue;
+    const bool first = &other < &calls[place];
+    return fail(ncclInvalidUsage,
+                fmt::format("{} in {} number {} {}: {}, {}", what, message ? "message" : "collective", key.number,
+                            message ? "between two ranks" : "of the communicator",
+                            called(first ? *other : *calls[place]), called(first ? *calls[place] : *other)),
+                true);
   }
-  calls[static_cast<std::size_t>(rank)] = std::move(call);
   if (!std::ranges::all_of(calls, [](const auto& one) { return one.has_value(); })) return;
-  const Collective all = std::move(calls);
-  collectives_.erase(key);
+  const Calls all = std::move(calls);
+  waiting_.erase(key);
   perform(all);
 }
 
-void Session::take_transfer(int rank, Waiting call) {
-  const bool sends = call.post.op == Op::send;
-  const int peer = call.post.peer;
-  const auto key = sends ? std::pair(rank, peer) : std::pair(peer, rank);
-  Pair& pair = pairs_[key];
-  const std::uint64_t number = call.post.connects ? 0 : call.post.number;
-  (sends ? pair.sends : pair.recvs).emplace(number, std::move(call));
-  const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
-  if (sent == pair.sends.end() || received == pair.recvs.end()) return;
-  const CallMessage &out = sent->second.post, &in = received->second.post;
-  if (!out.connects && (out.count != in.count || out.type != in.type))
-    return fail(ncclInvalidUsage,
-                fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
-                            out.count != in.count ? "counts" : "types", number, participant(key.first).who(key.first),
-                            text_of(out), participant(key.second).who(key.second), text_of(in)),
-                true);
-  done(key.second, received->second.id, sent->second.data);
-  done(key.first, sent->second.id, {});
-  pair.sends.erase(sent);
-  pair.recvs.erase(received);
-}
-
-void Session::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
+void Hub::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
   // Its reader detects a broken connection.
   participant(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
+}
+
+// Multiplies floats by 1 / ranks, each rounded once, as the kernels of NCCL do for an average. Returns false for
+// integers.
+bool scale(multinode::DataType type, Bytes& data, int ranks) {
+  return multinode::with_type(type, [&]<class T>(T) {
+    using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    if constexpr (!std::is_integral_v<T>) {
+      const auto factor = static_cast<Number>(static_cast<T>(static_cast<Number>(1.0 / ranks)));
+      for (T& element : std::span(reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)))
+        element = static_cast<T>(static_cast<Number>(element) * factor);
+    }
+    return !std::is_integral_v<T>;
+  });
 }
 
 // All inputs, reduced in an order that differs from call to call, as if each had a ring that starts elsewhere. The
 // number of the call decides it, so programs can be run again.
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const CallMessage& post = calls[0]->post;
-  const std::size_t count = calls[0]->data.size() / size_of(post.type);
+  const std::size_t count = calls[0]->data.size() / multinode::size_of(post.type);
   const int ranks = static_cast<int>(calls.size());
-  const bool average = post.reduction == multinode::Reduction::average, by_factor = averages_by_factor(post.type);
+  bool divide = post.reduction == multinode::Reduction::average;
   const std::size_t start = std::mt19937_64(post.number)() % calls.size();
   Bytes all;
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const auto& call = calls[(start + i) % calls.size()];
-    Bytes data = call->data;
-    if (post.multiplied || (average && by_factor))
-      multiply(post.type, data.data(), count, post.multiplied ? call->post.factor : one_over(post.type, ranks));
+    Bytes data = calls[(start + i) % calls.size()]->data;
+    if (post.reduction == multinode::Reduction::average) divide = !scale(post.type, data, ranks);
     if (all.empty())
       all = std::move(data);
     else
-      combine(post.type, post.reduction, all.data(), data.data(), count);
+      multinode::combine(post.type, post.reduction, all.data(), all.data(), data.data(), count);
   }
-  if (average && !by_factor) divide(post.type, all.data(), count, ranks);
+  if (divide) multinode::divide(post.type, all.data(), count, ranks);
   return all;
 }
 
-void Session::perform(const Collective& calls) {
+void Hub::perform(const Calls& calls) {
   const CallMessage& post = calls[0]->post;
+  if (post.op == Op::send) {
+    done(calls[1]->rank, calls[1]->id, calls[0]->data);
+    return done(calls[0]->rank, calls[0]->id, {});
+  }
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
@@ -330,7 +296,7 @@ void Session::perform(const Collective& calls) {
     if (post.op == Op::reduce_scatter) data = part(all, rank);
     if (post.op == Op::broadcast) data = calls[root]->data;
     if (post.op == Op::scatter) data = part(calls[root]->data, rank);
-    if (post.op == Op::all_gather || post.op == Op::gather || post.op == Op::all_to_all || is_exchange(post.op)) {
+    if (post.op == Op::all_gather || post.op == Op::gather || post.op == Op::all_to_all) {
       for (const auto& call : calls) {
         const auto from = part(call->data, post.op == Op::all_to_all ? rank : 0);
         gathered.insert(gathered.end(), from.begin(), from.end());
@@ -341,9 +307,11 @@ void Session::perform(const Collective& calls) {
   }
 }
 
-void Session::look_at_the_clock() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || failed_) return;
+// Returns false when all ranks have left.
+bool Hub::look_at_the_clock() {
+  const std::lock_guard lock(mutex_);
+  if (participants_.empty()) return true;
+  if (failed_) return !started_ || left_ < size();  // late ranks hear the reason
   const auto late = Clock::now() - deadline();
   if (!started_ && !said_ && began_ < late) {
     said_ = true;
@@ -352,26 +320,26 @@ void Session::look_at_the_clock() {
       if (!participant(rank).connection) missing.push_back(rank);
     say(fmt::format(
         "{} of {} ranks has waited for {} s: {} {} not called it. A thread that creates several ranks must do so in "
-        "one "
-        "group.",
-        name_, size(), deadline().count(), multinode::rank_list(missing), missing.size() == 1 ? "has" : "have"));
+        "one group.",
+        call_, size(), deadline().count(), multinode::rank_list(missing), missing.size() == 1 ? "has" : "have"));
   }
-  for (auto& [key, calls] : collectives_)
-    for (auto& call : calls)
-      if (call && call->since < late && !call->said) {
-        say_late(calls);
-        for (auto& one : calls)
-          if (one) one->said = true;
-      }
-  for (auto& [ranks, pair] : pairs_)
-    for (auto* waiting : {&pair.sends, &pair.recvs})
-      for (auto& [number, call] : *waiting)
-        if (call.since < late && !std::exchange(call.said, true)) say_late(ranks.first, ranks.second, call);
+  for (auto& [key, calls] : waiting_) {
+    const auto first = std::ranges::find_if(calls, [](const auto& call) { return call.has_value(); });
+    if (std::ranges::any_of(calls, [](const auto& call) { return call && call->said; }) ||
+        std::ranges::none_of(calls, [&](const auto& call) { return call && call->since < late; }))
+      continue;
+    (*first)->said = true;
+    if (key.from < 0)
+      say_late(calls);
+    else
+      say_late(**first, key);
+  }
+  return left_ < size();
 }
 
 const char* const in_the_call = ". The thread waits in the call, because the first one sets up the connection";
 
-void Session::say_late(const Collective& calls) {
+void Hub::say_late(const Calls& calls) {
   std::vector<int> inside;
   std::string missing;
   const Waiting* any = nullptr;
@@ -391,183 +359,103 @@ void Session::say_late(const Collective& calls) {
   };
   if (any->post.connects && std::ranges::any_of(participants_, of_process_inside))
     missing += ". If one thread calls for several ranks, its calls belong between ncclGroupStart and ncclGroupEnd";
-  const std::string number = is_exchange(any->post.op) ? "" : fmt::format(", collective number {},", any->post.number);
-  say(fmt::format("{}{} has waited for {} s on {}{}", text_of(any->post), number, deadline().count(),
-                  multinode::rank_list(inside), missing));
+  say(fmt::format("{}, collective number {}, has waited for {} s on {}{}", text_of(any->post), any->post.number,
+                  deadline().count(), multinode::rank_list(inside), missing));
 }
 
-void Session::say_late(int from, int to, const Waiting& call) {
+void Hub::say_late(const Waiting& call, const Key& key) {
   const bool sends = call.post.op == Op::send;
-  const int rank = sends ? from : to, peer = sends ? to : from;
+  const int peer = call.post.peer;
   std::string text = fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}",
-                                 text_of(call.post), participant(rank).who(rank), deadline().count(),
+                                 text_of(call.post), participant(call.rank).who(call.rank), deadline().count(),
                                  sends ? "ncclRecv" : "ncclSend", peer, participant(peer).last);
-  const auto back = pairs_.find({to, from});  // both send, or both receive
-  if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
+  const bool both = std::ranges::any_of(waiting_, [&](const auto& other) {  // both send, or both receive
+    return other.first.from == key.to && other.first.to == key.from && other.second[sends ? 0 : 1];
+  });
+  if (both)
     text += fmt::format(". Both {} first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd",
                         sends ? "send" : "receive");
-  else if (call.post.connects)
+  else if (key.connects)
     text += in_the_call;
   say(text);
 }
 
-class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
- public:
-  RealHub(Descriptor fd, const std::string& host) : fd_(std::move(fd)) {
-    std::random_device random;
-    id_ = std::string(id_mark) + " " + address_of(fd_.get(), host);
-    for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
-  }
-
-  const std::string& id() const override { return id_; }
-
-  void run() {
-    std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
-  }
-  bool has_remote_ranks() const {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::any_of(sessions_, [](const auto& one) { return one.second->has_remote_ranks(); });
-  }
-
- private:
-  void accept_all();
-  void serve(const std::shared_ptr<Connection>& connection);
-  std::optional<Hello> hello_of(Connection& connection) const;
-
-  Descriptor fd_;
-  std::string id_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Session>> sessions_;
-};
-
-// All hubs of this process that still listen.
+// All hubs of this process. Never destroyed: threads may still use them when the process ends.
 struct Hubs {
   std::mutex mutex;
-  std::vector<std::weak_ptr<RealHub>> all;
+  std::set<std::shared_ptr<Hub>> all;
   static Hubs& get() {
-    static Hubs& hubs = *new Hubs;  // threads may still use it when the process ends
+    static Hubs& hubs = *new Hubs;
     return hubs;
   }
 };
 
-void RealHub::accept_all() {
+void Hub::accept_all() {
   pollfd waiting{fd_.get(), POLLIN, 0};
-  for (bool anybody = false;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      bool ended = !sessions_.empty();
-      for (const auto& [name, session] : sessions_) {
-        session->look_at_the_clock();
-        ended = ended && session->ended();
-      }
-      if (ended) return;
-    }
-    if (poll(&waiting, 1, anybody ? 100 : -1) <= 0) continue;
-    anybody = true;
+  while (look_at_the_clock()) {
+    if (poll(&waiting, 1, 100) <= 0) continue;
     Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!fd) {
-      // The connection stays in the queue while the process has no descriptor or no memory for it.
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      continue;
-    }
+    if (!fd) continue;
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    try {
-      std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
-        self->serve(connection);
-      }).detach();
-    } catch (const std::exception&) {  // no thread or no memory is left
-    }
+    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
+      self->serve(connection);
+    }).detach();
   }
 }
 
-// The first message, if it is right and in time.
-std::optional<Hello> RealHub::hello_of(Connection& connection) const {
-  connection.set_deadline(Clock::now() + patience);
+// The first message, if it has the secret.
+std::optional<Hello> Hub::hello_of(Connection& connection) const {
   Frame frame;
   std::string text;
   if (!connection.receive(frame) || frame.kind != Kind::hello || frame.payload > most_hello_bytes ||
       !connection.receive(text, frame.payload))
     return std::nullopt;
-  connection.set_deadline({});
   try {
-    const Hello hello = json::parse(text);
+    const auto hello = nlohmann::json::parse(text).get<Hello>();
     if (hello.id == id_) return hello;
-  } catch (const json::exception&) {
+  } catch (const nlohmann::json::exception&) {
   }
   return std::nullopt;
 }
 
-void RealHub::serve(const std::shared_ptr<Connection>& connection) {
-  std::optional<Hello> hello;
-  try {
-    hello = hello_of(*connection);
-  } catch (const std::bad_alloc&) {
-  }
-  if (!hello) return;
-  std::shared_ptr<Session> session;
-  {
-    const std::lock_guard lock(mutex_);
-    auto& found = sessions_[hello->session];
-    if (!found) found = std::make_shared<Session>(hello->call, hello->size);
-    session = found;
-  }
-  if (!session->join(connection, *hello)) return connection->shut_down();
-  const int rank = hello->rank;
+void Hub::serve(const std::shared_ptr<Connection>& connection) {
+  const std::optional<Hello> hello = hello_of(*connection);
+  if (!hello || !join(connection, *hello)) return connection->shut_down();
   Kind how = Kind::hello;
-  Frame frame;
-  while (connection->receive(frame)) {
-    if (frame.kind == Kind::post) {
-      try {
-        Bytes data;
-        if (!connection->receive(data, frame.payload)) break;
-        session->take(rank, frame, std::move(data));
-      } catch (const std::bad_alloc&) {
-        session->run_out_of_memory(rank);
-        break;
-      }
-    } else {
+  for (Frame frame; connection->receive(frame);) {
+    if (frame.kind != Kind::post) {
       how = frame.kind;
       break;
     }
+    Bytes data(frame.payload);
+    if (!connection->receive(data.data(), data.size())) break;
+    take(hello->rank, frame, std::move(data));
   }
-  session->leave(rank, how);
+  leave(hello->rank, how);
   connection->shut_down();
 }
 
 }  // namespace
 
-std::shared_ptr<Hub> Hub::make(std::string& error) {
-  const std::string host = own_host();
-  if (host.empty()) {
-    error = "no interface that matches NCCL_SOCKET_IFNAME has an IPv4 address";
-    return nullptr;
-  }
-  auto fd = listen_on(host);
-  if (!fd) {
-    error = "cannot listen on " + host + ": " + std::strerror(errno);
-    return nullptr;
-  }
-  const auto hub = std::make_shared<RealHub>(std::move(fd), host);
-  hub->run();
+std::string start_hub() {
+  const auto hub = std::make_shared<Hub>();
   Hubs& hubs = Hubs::get();
   const std::lock_guard lock(hubs.mutex);
-  std::erase_if(hubs.all, [](const auto& one) { return one.expired(); });
-  hubs.all.push_back(hub);
-  return hub;
+  hubs.all.insert(hub);
+  std::thread([hub, &hubs] {
+    hub->accept_all();
+    const std::lock_guard ended(hubs.mutex);
+    hubs.all.erase(hub);
+  }).detach();
+  return hub->id();
 }
 
 void wait_for_guests() {
-  const auto end = Clock::now() + deadline();
-  for (;;) {
-    bool remote_ranks = false;
-    {
-      Hubs& hubs = Hubs::get();
-      const std::lock_guard lock(hubs.mutex);
-      for (const auto& one : hubs.all)
-        if (const auto hub = one.lock()) remote_ranks = remote_ranks || hub->has_remote_ranks();
-    }
-    if (!remote_ranks || Clock::now() > end) return;
+  Hubs& hubs = Hubs::get();
+  const std::lock_guard lock(hubs.mutex);
+  for (const auto end = Clock::now() + deadline(); Clock::now() < end;) {
+    if (std::ranges::none_of(hubs.all, &Hub::has_remote_ranks)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

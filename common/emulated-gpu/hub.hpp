@@ -2,18 +2,12 @@
 // compares them, executes a call when all ranks have made it, and reports late ranks on stderr.
 #pragma once
 
-#include <memory>
 #include <string>
 
 namespace emulated_gpu {
 
-class Hub {
- public:
-  // Starts to listen. Returns null, with the reason in `error`, if it cannot.
-  static std::shared_ptr<Hub> make(std::string& error);
-  virtual ~Hub() = default;
-  virtual const std::string& id() const = 0;  // "emulated-gpu HOST:PORT SECRET": all that a rank needs to find it
-};
+// Starts a hub. Returns its id, "emulated-gpu HOST:PORT SECRET", with which ranks find it. Throws NcclError.
+std::string start_hub();
 
 // The first word of every id.
 inline constexpr const char* id_mark = "emulated-gpu";

@@ -25,36 +25,23 @@ struct Binary {
   std::map<int, std::unique_ptr<ptx::Program>> programs;
   std::string why;  // there is none
 };
-struct Decoded {
-  const ptx::Kernel* kernel;
-  ptx::Attributes attributes;
-};
-struct Registered {  // a kernel or a variable
+struct Registered {  // a kernel or a variable; never destroyed
   Binary* binary;
   std::string name, title;
   std::atomic<std::size_t> dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
-  std::mutex mutex;
-  std::map<int, const Decoded> decoded = {};  // by device; never removed
 
-  Registered(void** of, const char* symbol);
+  Registered(void** of, const char* symbol)
+      : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
 };
 struct Registry {
   std::mutex mutex;
-  std::map<const void*, std::shared_ptr<Registered>> kernels, variables;
-  std::multimap<int, const ptx::Program*> programs;  // of each device
-  std::set<std::uintptr_t> blocks;                   // the memory of their variables
-  std::map<int, std::pair<std::uint64_t, std::shared_ptr<const std::vector<ptx::Range>>>>
-      memory;  // by device, with its version
+  std::map<const void*, Registered*> kernels, variables;
 
   static Registry& get() {
     static Registry& registry = *new Registry;
     return registry;
   }
 };
-std::atomic<std::uint64_t> all_instructions{0};
-
-ptx::DeviceMemory device_memory_view() { return {device_addresses.begin, device_addresses.bytes}; }
-
 // The binary's program on the device; refuses if there is none.
 ptx::Program& program_of(Binary& binary, int device) {
   const Lock lock(binary.mutex);
@@ -71,16 +58,10 @@ ptx::Program& program_of(Binary& binary, int device) {
       const auto allocate = [&](std::size_t bytes) {
         void* const memory = allocate_variable(bytes, device);
         if (!memory) refuse(cudaErrorMemoryAllocation, fmt::format("no {} bytes for the program's variables", bytes));
-        const Lock registry(Registry::get().mutex);
-        Registry::get().blocks.insert(reinterpret_cast<std::uintptr_t>(memory));
-        return reinterpret_cast<std::uintptr_t>(memory);
+        return ptx::Program::Place{reinterpret_cast<std::uintptr_t>(memory), view(memory)};
       };
       try {
-        if (device_addresses.bytes == 0) allocate(1);  // view() is known afterwards
-        place = std::make_unique<ptx::Program>(std::move(images.text), allocate, device_memory_view());
-        const Lock registry(Registry::get().mutex);
-        Registry::get().programs.insert({device, place.get()});
-        Registry::get().memory.erase(device);
+        place = std::make_unique<ptx::Program>(std::move(images.text), allocate);
         return *place;
       } catch (const ptx::Refusal& refusal) {
         binary.why = refusal.what();
@@ -91,146 +72,90 @@ ptx::Program& program_of(Binary& binary, int device) {
   refuse(cudaErrorNoKernelImageForDevice, binary.why);
 }
 
-std::shared_ptr<Registered> registered(const std::map<const void*, std::shared_ptr<Registered>>& all, const void* host,
-                                       cudaError_t code, const char* what) {
+Registered& registered(const std::map<const void*, Registered*>& all, const void* host, cudaError_t code,
+                       const char* what) {
   const Lock lock(Registry::get().mutex);
   const auto found = all.find(host);
   if (found == all.end()) refuse(code, fmt::format("{} is no {}", host, what));
-  return found->second;
+  return *found->second;
 }
 
 struct Found {
-  std::shared_ptr<Registered> registration;
-  const ptx::Kernel* kernel;
+  Registered& registration;
+  const ptx::Kernel& kernel;
   const ptx::Attributes& attributes;
 };
 Found kernel_at(const void* function, int device) {
-  auto registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
-  const Lock lock(registration->mutex);
-  auto known = registration->decoded.find(device);
-  if (known == registration->decoded.end()) {
-    ptx::Program& program = program_of(*registration->binary, device);
-    const ptx::Kernel* kernel = nullptr;
-    try {
-      kernel = program.kernel(registration->name);
-    } catch (const ptx::Refusal& refusal) {
-      say(refusal.what());
-      refuse(cudaErrorNotSupported, refusal.what());
-    }
-    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration->title));
-    known = registration->decoded.insert({device, {kernel, ptx::attributes(*kernel)}}).first;
+  Registered& registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
+  try {
+    const ptx::Kernel* const kernel = program_of(*registration.binary, device).kernel(registration.name);
+    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration.title));
+    return {registration, *kernel, ptx::attributes(*kernel)};
+  } catch (const ptx::Refusal& refusal) {
+    say(refusal.what());
+    refuse(cudaErrorNotSupported, refusal.what());
   }
-  return {registration, known->second.kernel, known->second.attributes};
 }
 
 // What a kernel on the device may use.
-std::shared_ptr<const std::vector<ptx::Range>> memory_of(int device) {
-  const std::uint64_t version = allocations_version();
-  Registry& registry = Registry::get();
-  {
-    const Lock lock(registry.mutex);
-    const auto found = registry.memory.find(device);
-    if (found != registry.memory.end() && found->second.first == version) return found->second.second;
-  }
-  auto ranges = std::make_shared<std::vector<ptx::Range>>();
-  const std::vector<Range> all = allocations();
-  std::vector<Range> usable;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
-               [&](const Range& range) { return can_access(device, range); });
-  const Lock lock(registry.mutex);
-  for (const Range& range : usable)
-    if (!registry.blocks.count(range.begin)) ranges->push_back({range.begin, range.begin + range.bytes});
-  const auto programs = registry.programs.equal_range(device);
-  for (auto program = programs.first; program != programs.second; ++program)
-    ranges->insert(ranges->end(), program->second->variables().begin(), program->second->variables().end());
-  std::sort(ranges->begin(), ranges->end(), [](const ptx::Range& a, const ptx::Range& b) { return a.begin < b.begin; });
-  registry.memory[device] = {version, ranges};
+std::vector<ptx::Range> memory_of(int device) {
+  const Lock lock(Machine::get().mutex);
+  std::vector<ptx::Range> ranges;
+  for (const auto& [begin, one] : Machine::get().memory)
+    if (can_access(device, one)) ranges.push_back({begin, begin + one.bytes});
   return ranges;
 }
 
 // What is at an address that a kernel on the device must not use.
 std::string describe(std::uintptr_t address, int device) {
-  for (const Range& range : allocations())
-    if (address - range.begin < range.bytes && !can_access(device, range))
+  {
+    const Lock lock(Machine::get().mutex);
+    const auto* const found = find_memory(reinterpret_cast<const void*>(address));
+    if (found && !can_access(device, found->second))
       return fmt::format("memory of device {}, to which device {} has no access (cudaDeviceEnablePeerAccess)",
-                         range.device, device);
+                         found->second.device, device);
+  }
   if (address - device_addresses.begin >= device_addresses.bytes)
     return "which is no device memory: it is memory of the host, or nothing";
   return "";
 }
 
-cudaError_t code_of(ptx::Fault::Kind kind) {
-  switch (kind) {
-    case ptx::Fault::illegal_address:
-      return cudaErrorIllegalAddress;
-    case ptx::Fault::misaligned_address:
-      return cudaErrorMisalignedAddress;
-    case ptx::Fault::assertion:
-      return cudaErrorAssert;
-    case ptx::Fault::stack_overflow:
-      return cudaErrorHardwareStackError;
-    case ptx::Fault::invalid_pc:
-      return cudaErrorInvalidPc;
-    case ptx::Fault::deadlock:
-      return cudaErrorLaunchTimeout;
-    default:
-      return cudaErrorLaunchFailure;
-  }
-}
-
-// False the first time that it is called for this kernel, then true.
-bool kernel_reported(const ptx::Kernel& kernel) {
-  static std::mutex mutex;
-  static std::set<const ptx::Kernel*> reported;
-  const Lock lock(mutex);
-  return !reported.insert(&kernel).second;
-}
-
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
-  const auto memory = memory_of(device);
+  const std::vector<ptx::Range> memory = memory_of(device);
   bool noted = false;
-  ptx::Surroundings surroundings{device_memory_view(),
-                                 *memory,
+  ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
+                                 memory,
                                  {},
                                  [&](const std::string& text) {
                                    if (!std::exchange(noted, true)) say(text);
                                  },
                                  [device](std::uintptr_t address) { return describe(address, device); }};
-  for (const Range& range : arriving_copies())
-    surroundings.arriving.push_back({range.begin, range.begin + range.bytes});
+  if (Machine& machine = Machine::get(); machine.any_arriving) {
+    const Lock lock(machine.mutex);
+    for (const auto& [begin, bytes] : machine.arriving) surroundings.arriving.push_back({begin, begin + bytes});
+  }
   try {
-    all_instructions += ptx::run(kernel, launch, surroundings);
+    ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
-    if (fault.kind == ptx::Fault::not_emulated) {
-      if (!kernel_reported(kernel)) say(fault.text);
-      set_error_once(device, cudaErrorNotSupported, fault.text);
-      return;
+    if (fault.kind != ptx::Fault::not_emulated) {
+      say(fault.text);
+      return set_sticky_error(device, static_cast<cudaError_t>(fault.kind), fault.text);
     }
-    say(fault.text);
-    set_sticky_error(device, code_of(fault.kind), fault.text);
+    static std::mutex mutex;
+    static std::set<const ptx::Kernel*> reported;
+    const Lock lock(mutex);
+    if (reported.insert(&kernel).second) say(fault.text);
+    set_error_once(device, cudaErrorNotSupported, fault.text);
   } catch (const std::bad_alloc&) {
     set_sticky_error(device, cudaErrorMemoryAllocation, "the host has no memory for a block");
   }
 }
 
-// Printed text and the stack of the default size are not limited here, and no kernel can use malloc.
-std::atomic<std::size_t>& limit_of(cudaLimit limit, int device) {
-  struct Limits {
-    std::atomic<std::size_t> stack{1024}, printed{1 << 20}, heap{8 << 20};
-  };
-  static std::vector<Limits>& all = *new std::vector<Limits>(static_cast<std::size_t>(device_count()));
-  Limits& limits = all.at(static_cast<std::size_t>(device));
-  switch (limit) {
-    case cudaLimitStackSize:
-      return limits.stack;
-    case cudaLimitPrintfFifoSize:
-      return limits.printed;
-    case cudaLimitMallocHeapSize:
-      return limits.heap;
-    default:
-      refuse(cudaErrorUnsupportedLimit, fmt::format("limit {} is not emulated", static_cast<int>(limit)));
-  }
+// Of each device. A stack of the default size is not limited here.
+std::atomic<std::size_t>& stack_of(int device) {
+  static auto& all = *new std::vector<std::atomic<std::size_t>>(static_cast<std::size_t>(device_count()));
+  return all.at(static_cast<std::size_t>(device));
 }
 
 int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
@@ -252,7 +177,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     device = valid(stream).device;
   }
   const Found found = kernel_at(function, device);
-  const std::string& title = found.registration->title;
+  const std::string& title = found.registration.title;
   if (device != current_device)
     refuse(cudaErrorInvalidResourceHandle,
            fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
@@ -271,7 +196,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   if (found.attributes.max_threads && threads > found.attributes.max_threads)
     refuse(cudaErrorInvalidConfiguration,
            fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
-  const std::size_t dynamic_shared = found.registration->dynamic_shared;
+  const std::size_t dynamic_shared = found.registration.dynamic_shared;
   if (shared > dynamic_shared ||
       found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + dynamic_shared))
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
@@ -290,7 +215,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   *made = {.grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
            .shared = shared,
-           .stack = limit_of(cudaLimitStackSize, device),
+           .stack = stack_of(device),
            .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
            .cooperative = cooperative,
            .check = checks()};
@@ -298,7 +223,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
-  const auto point = put(stream, [=, kernel = found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
+  const auto point = put(stream, [=, kernel = &found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
   // So that the launch returns the error, if the kernel comes to what is not emulated.
   if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));
 }
@@ -311,9 +236,10 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 ptx::Range symbol_at(const void* host) {
-  const auto variable = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
-  const ptx::Range range = program_of(*variable->binary, current_device).variable(variable->name);
-  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable->title));
+  const Registered& variable =
+      registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+  const ptx::Range range = program_of(*variable.binary, current_device).variable(variable.name);
+  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable.title));
   return range;
 }
 // The address of [offset, offset + bytes) of a variable.
@@ -325,14 +251,7 @@ char* part_of_symbol(const void* host, std::size_t bytes, std::size_t offset) {
   return reinterpret_cast<char*>(range.begin + offset);
 }
 
-Registered::Registered(void** of, const char* symbol)
-    : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
-
 }  // namespace
-
-namespace emulated_gpu {
-std::uint64_t thread_instructions() { return all_instructions; }
-}  // namespace emulated_gpu
 
 extern "C" {
 
@@ -346,12 +265,12 @@ void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, std::size_t, int, int) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().variables[host] = std::make_shared<Registered>(binary, name);
+  Registry::get().variables[host] = new Registered(binary, name);
 }
 void __cudaRegisterFunction(void** binary, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().kernels[function] = std::make_shared<Registered>(binary, name);
+  Registry::get().kernels[function] = new Registered(binary, name);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
   configurations.push_back({grid, block, shared, stream});
@@ -413,7 +332,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
     attributes->maxDynamicSharedSizeBytes =
-        static_cast<int>(std::min(found.registration->dynamic_shared.load(), shared_most - found.attributes.shared));
+        static_cast<int>(std::min(found.registration.dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
 // A hint, which has no effect here.
@@ -425,10 +344,9 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     const Found found = kernel_at(function, current_device);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return;
     if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
-      refuse(cudaErrorInvalidValue,
-             fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
-                         found.registration->title, found.attributes.shared, value, shared_most));
-    found.registration->dynamic_shared = static_cast<std::size_t>(value);
+      refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
+                                                found.registration.title, found.attributes.shared, value, shared_most));
+    found.registration.dynamic_shared = static_cast<std::size_t>(value);
   });
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,
@@ -448,15 +366,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                                 cudaOccupancyDefault);
 }
 
+// Printed text is not limited here, and no kernel can use malloc or start kernels.
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t bytes) {
   return guarded(__func__, [&] {
-    if (limit == cudaLimitStackSize && bytes > most_stack)
+    if (limit != cudaLimitStackSize) return;
+    if (bytes > most_stack)
       refuse(cudaErrorInvalidValue, fmt::format("a stack of {} bytes; the most is {}", bytes, most_stack));
-    limit_of(limit, current_device) = bytes;
+    stack_of(current_device) = bytes;
   });
-}
-cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
-  return guarded(__func__, [&] { *bytes = limit_of(limit, current_device); });
 }
 
 // Variables
@@ -471,16 +388,6 @@ cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t b
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
                                  cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });
-}
-cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
-                                    cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
-}
-cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
-                                      cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
 }
 
 }  // extern "C"

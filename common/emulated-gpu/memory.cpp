@@ -148,25 +148,8 @@ std::size_t used_memory(int device) {
   return used;
 }
 
-std::vector<Range> allocations() {
-  Machine& machine = Machine::get();
-  const Lock lock(machine.mutex);
-  std::vector<Range> ranges;
-  for (const auto& [begin, one] : machine.memory)
-    ranges.push_back({begin, one.bytes, one.device, one.kind == Allocation::managed});
-  return ranges;
-}
-std::vector<Range> arriving_copies() {
-  Machine& machine = Machine::get();
-  if (!machine.any_arriving) return {};
-  const Lock lock(machine.mutex);
-  return machine.arriving;
-}
-std::uint64_t allocations_version() { return Machine::get().memory_version; }
-bool can_access(int device, const Range& range) {
-  if (range.device == device || range.device < 0 || range.managed) return true;
-  const Lock lock(Machine::get().mutex);
-  return Machine::get().peers.count({device, range.device}) > 0;
+bool can_access(int device, const Allocation& memory) {
+  return memory.device == device || memory.of_host() || Machine::get().peers.count({device, memory.device}) > 0;
 }
 
 }  // namespace emulated_gpu
@@ -254,12 +237,13 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     Machine& machine = Machine::get();
     const Lock lock(machine.mutex);
     const std::uintptr_t begin = number(area.to);
-    machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width, 0, false});
+    machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width});
     machine.any_arriving = true;
     const auto finish = [=, &machine] {
       Area{area.to, area.to_pitch, staged->data(), area.width, area.width, area.height}.copy();
       const Lock arrived(machine.mutex);
-      machine.arriving.erase(std::ranges::find(machine.arriving, begin, &Range::begin));
+      machine.arriving.erase(
+          std::ranges::find(machine.arriving, begin, &std::pair<std::uintptr_t, std::size_t>::first));
       machine.any_arriving = !machine.arriving.empty();
     };
     submit(&valid(cudaStream_t{}), finish, true);
@@ -271,15 +255,10 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
 
 Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, from, bytes, bytes, 1}; }
 
-void set(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height, cudaStream_t stream) {
-  if (width == 0 || height == 0) return;
-  require_range(memory, (height - 1) * pitch + width, true, "the memory");
-  put(stream, [=] {
-    return [=] {
-      for (std::size_t row = 0; row < height; ++row)
-        std::memset(view(static_cast<char*>(memory)) + row * pitch, value, width);
-    };
-  });
+void set(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  require_range(memory, bytes, true, "the memory");
+  put(stream, [=] { return [=] { std::memset(view(memory), value, bytes); }; });
 }
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device,
@@ -298,7 +277,6 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
     if (!got) refuse(cudaErrorMemoryAllocation, fmt::format("the system gave no {} bytes", bytes));
     if (device < 0 || kind == Allocation::managed) std::memset(got, fresh_byte, bytes);
     machine.memory[number(*memory = got)] = {bytes, device, kind};
-    ++machine.memory_version;
   });
 }
 
@@ -321,7 +299,6 @@ void give_back(std::map<std::uintptr_t, Allocation>::iterator found) {
     arena().release(memory, found->second.bytes);
   }
   Machine::get().memory.erase(found);
-  ++Machine::get().memory_version;
 }
 
 // With the machine's mutex held: a stream for cudaMallocAsync and cudaFreeAsync, which CUDA makes a part of its
@@ -380,15 +357,16 @@ namespace emulated_gpu {
 
 std::string refusal(const void* data, std::size_t bytes, int device) {
   if (bytes == 0) return "";
-  Range range{number(data), bytes, device, false};
+  bool of_device = true;  // pinned host memory is also valid
   {
     const Lock lock(Machine::get().mutex);
-    if (const auto* const where = find_memory(data))
-      range = {where->first, where->second.bytes, where->second.device, where->second.kind == Allocation::managed};
+    if (const auto* const where = find_memory(data)) {
+      of_device = where->second.of_device();
+      if (!can_access(device, where->second))
+        return fmt::format("it is memory of device {}, and the call is of device {}", where->second.device, device);
+    }
   }
-  if (!can_access(device, range))
-    return fmt::format("it is memory of device {}, and the call is of device {}", range.device, device);
-  return range_refusal(data, bytes, range.device >= 0, "it");  // pinned host memory is also valid
+  return range_refusal(data, bytes, of_device, "it");
 }
 
 void* allocate_variable(std::size_t bytes, int device) {
@@ -430,7 +408,6 @@ cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
       refuse(cudaErrorHostMemoryAlreadyRegistered,
              fmt::format("{} is already registered or allocated by CUDA", memory));
     machine.memory[number(memory)] = {bytes, -1, Allocation::registered};
-    ++machine.memory_version;
   });
 }
 cudaError_t cudaHostUnregister(void* memory) {
@@ -439,25 +416,6 @@ cudaError_t cudaHostUnregister(void* memory) {
     if (found == machine.memory.end() || found->second.kind != Allocation::registered)
       refuse(cudaErrorHostMemoryNotRegistered, fmt::format("{} was not registered", memory));
     machine.memory.erase(found);
-    ++machine.memory_version;
-  });
-}
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
-  return locked(__func__, [&](Machine&) {
-    *attributes = {};
-    attributes->device = -2;
-    const auto* const found = find_memory(data);
-    if (!found) {
-      attributes->hostPointer = const_cast<void*>(data);
-      return;
-    }
-    const Allocation& allocation = found->second;
-    attributes->type = allocation.kind == Allocation::managed ? cudaMemoryTypeManaged
-                       : allocation.of_device()               ? cudaMemoryTypeDevice
-                                                              : cudaMemoryTypeHost;
-    attributes->device = allocation.of_device() ? allocation.device : current_device;
-    attributes->devicePointer = const_cast<void*>(data);
-    if (allocation.of_host()) attributes->hostPointer = const_cast<void*>(data);
   });
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -529,13 +487,10 @@ cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChan
 // Copies and fills
 
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, nullptr); });
+  return guarded(__func__, [&] { set(memory, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, stream); });
-}
-cudaError_t cudaMemset2D(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height) {
-  return guarded(__func__, [&] { set(memory, pitch, value, width, height, nullptr); });
+  return guarded(__func__, [&] { set(memory, value, bytes, stream); });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return guarded(__func__, [&] { copy_now(plain(to, from, bytes), kind); });

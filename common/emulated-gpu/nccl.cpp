@@ -1,5 +1,5 @@
 // NCCL on the emulated CUDA runtime: its calls are tasks of streams, executed by a hub (hub.hpp).
-// See README.md. Functions of nccl.h that are not here fail: refused.cpp.in.
+// See README.md. CMakeLists.txt adds the functions of nccl.h that are not here: they fail.
 #include "device.hpp"
 #include "hub.hpp"
 #include "member.hpp"
@@ -76,30 +76,18 @@ struct Enqueued {
   Call call;
   cudaStream_t stream;
 };
-// Makes a communicator, as a job of `member`, which is the new one or its parent.
-struct Start {
-  std::shared_ptr<Member> member;
-  std::function<void()> job;
-  ncclComm_t* handle;
-};
 
 struct Group {
   int depth = 0;
   NcclError failure;  // of the first call that failed
   std::vector<Enqueued> calls;
-  std::vector<Start> starts;
-  std::map<std::string, int> alone;  // per communicator: the rank that this thread called for outside a group
+  std::vector<std::function<void()>> joins;
 
   ~Group() {
     if (depth > 0 && !calls.empty())
       say(fmt::format(
           "a thread ended inside a group, without ncclGroupEnd: {} of its calls never made, the first is {}",
           calls.size(), text_of(calls[0].call.post)));
-    end_wait(this);
-  }
-  void announce(const std::string& first) {
-    if (depth > 1 && calls.size() + starts.size() == 1)  // depth 1 is the group of the call itself
-      begin_wait(this, "a group has been open without ncclGroupEnd (its first call is " + first + ")");
   }
 };
 thread_local Group group;
@@ -126,105 +114,51 @@ void at_once(const std::vector<std::function<void()>>& functions) {
 
 struct Launch {
   std::shared_ptr<Member> member;
+  cudaStream_t stream;
   std::vector<Call> calls{};
-  std::vector<cudaStream_t> streams{};
-
-  void require_partners() const {
-    for (const auto& [from, to] : {std::pair(Op::send, Op::recv), std::pair(Op::recv, Op::send)}) {
-      const auto to_itself = [&](Op op) {
-        return std::ranges::count_if(calls,
-                                     [&](const Call& c) { return c.post.op == op && c.post.peer == member->rank(); });
-      };
-      require(to_itself(from) <= to_itself(to), ncclInvalidUsage,
-              fmt::format("{} of rank {} with itself, without the {} in the same group", name_of(from), member->rank(),
-                          name_of(to)));
-    }
-  }
 };
 
-ncclResult_t launch(const std::vector<Enqueued>& all) {
-  std::vector<Launch> launches;
-  for (const auto& [member, call, stream] : all) {
-    auto found = std::ranges::find(launches, member, &Launch::member);
-    if (found == launches.end()) found = launches.insert(found, {member});
-    found->calls.push_back(call);
-    if (std::ranges::find(found->streams, stream) == found->streams.end()) found->streams.push_back(stream);
-  }
-  std::vector<std::function<void()>> connects;
-  for (const Launch& one : launches) {
-    one.require_partners();
-    if (one.member->blocking()) connects.emplace_back([&one] { one.member->connect(one.calls); });
-  }
-  at_once(connects);
-  ncclResult_t worst = ncclSuccess;
-  for (const Launch& one : launches) {
-    const ncclResult_t code = one.member->run([one] {
-      if (!one.member->blocking()) one.member->connect(one.calls);
-      one.member->issue(one.calls, one.streams);
-    });
-    if (code != ncclSuccess) worst = code;
-  }
-  return worst;
-}
-
-// Runs the jobs of several members at once, those of one in the order of the calls.
-ncclResult_t start(const std::vector<Start>& starts) {
-  ncclResult_t worst = ncclSuccess;
-  std::map<Member*, std::vector<const Start*>> of_members;
-  for (const Start& one : starts) of_members[one.member.get()].push_back(&one);
-  std::vector<std::function<void()>> runs;
-  for (const auto& of_member : of_members)
-    runs.emplace_back([&worst, &starts = of_member.second] {
-      for (const Start* const one : starts) {
-        try {
-          if (one->member->run(one->job) != ncclSuccess) worst = ncclInProgress;
-        } catch (const NcclError&) {
-          *one->handle = nullptr;
-          throw;
-        }
-      }
-    });
-  if (starts.empty() || starts[0].member->blocking())
-    at_once(runs);
-  else
-    for (const auto& run : runs) run();
-  return worst;
-}
-
-ncclResult_t end_group() {
+void end_group() {
   Group& open_group = group;
-  if (open_group.depth == 0) throw NcclError{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
-  if (--open_group.depth > 0) return ncclSuccess;
-  end_wait(&open_group);
+  require(open_group.depth > 0, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--open_group.depth > 0) return;
   const auto calls = std::exchange(open_group.calls, {});
-  const auto starts = std::exchange(open_group.starts, {});
+  const auto joins = std::exchange(open_group.joins, {});
   if (const NcclError in_group = std::exchange(open_group.failure, {}); in_group.code != ncclSuccess)
     throw NcclError{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
-  std::optional<bool> blocking;
-  const auto require_same = [&](const std::shared_ptr<Member>& member) {
-    require(blocking.value_or(member->blocking()) == member->blocking(), ncclInvalidArgument,
-            "ncclGroupEnd: blocking and nonblocking communicators are not allowed in the same group");
-    blocking = member->blocking();
-  };
-  for (const Start& one : starts) require_same(one.member);
-  for (const Enqueued& one : calls) require_same(one.member);
-  const ncclResult_t started = start(starts);
-  return calls.empty() ? started : launch(calls);
+  at_once(joins);
+  std::vector<Launch> launches;
+  for (const auto& [member, call, stream] : calls) {
+    auto found = std::ranges::find(launches, member, &Launch::member);
+    if (found == launches.end()) found = launches.insert(found, {member, stream});
+    require(found->stream == stream, ncclInvalidUsage,
+            "ncclGroupEnd: calls of one communicator on two streams are not emulated");
+    found->calls.push_back(call);
+  }
+  std::vector<std::function<void()>> connects;
+  for (const Launch& one : launches) connects.emplace_back([&one] { one.member->connect(one.calls); });
+  at_once(connects);
+  for (const Launch& one : launches) one.member->issue(one.calls, one.stream);
 }
 
 // Runs the body of a function of NCCL's interface. An error also makes the open group fail.
 template <class Function>
 ncclResult_t guarded(Function&& function) try {
-  if constexpr (std::is_void_v<decltype(function())>) {
-    function();
-    return ncclSuccess;
-  } else {
-    return function();
-  }
+  function();
+  return ncclSuccess;
 } catch (const NcclError& failure) {
   last_error = failure.text;
   if (group.depth > 0 && group.failure.code == ncclSuccess) group.failure = failure;
   return failure.code;
+}
+
+multinode::DataType data_type(const std::string& call, ncclDataType_t type) {
+  constexpr std::array in_our_order = {ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt8,
+                                       ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,    ncclUint64};
+  const auto* const found = std::ranges::find(in_our_order, type);
+  require(found != in_our_order.end(), ncclInvalidArgument,
+          fmt::format("{}: type {} is not emulated (10 and 11 are floats of 8 bits)", call, static_cast<int>(type)));
+  return multinode::data_types[static_cast<std::size_t>(found - in_our_order.begin())];
 }
 
 ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataType_t type, int redop, int peer,
@@ -237,24 +171,12 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     const auto require = [&](bool right, ncclResult_t code, const std::string& why) {
       if (!right) throw NcclError{code, fmt::format("{} on rank {}: {}", name, member.rank(), why)};
     };
-    require(size_of(type) > 0, ncclInvalidArgument, fmt::format("there is no type {}", static_cast<int>(type)));
-    Call call{.post = {.op = op, .type = type, .count = count}, .in = in, .out = out};
+    Call call{.post = {.op = op, .type = data_type(name, type), .count = count}, .in = in, .out = out};
     if (reduces(op)) {
       using enum multinode::Reduction;
       constexpr std::array built_in = {sum, product, max, min, average};
-      if (redop >= 0 && redop < ncclNumOps) {
-        call.post.reduction = built_in[static_cast<std::size_t>(redop)];
-      } else {
-        const std::lock_guard lock(member.operators_mutex);
-        const auto found = member.operators.find(redop);
-        require(found != member.operators.end(), ncclInvalidArgument,
-                fmt::format("no reduction {} in this communicator", redop));
-        require(found->second.type == type, ncclInvalidArgument,
-                fmt::format("the reduction is of {}, the call of {}", name_of(found->second.type), name_of(type)));
-        call.post.multiplied = true;
-        call.post.factor = found->second.factor;
-        call.factor_at = found->second.factor_at;
-      }
+      require(redop >= 0 && redop < ncclNumOps, ncclInvalidArgument, fmt::format("there is no reduction {}", redop));
+      call.post.reduction = built_in[static_cast<std::size_t>(redop)];
     }
     if (has_root(op) || !is_collective(op)) {
       require(
@@ -270,52 +192,24 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     require(in_refusal.empty(), ncclInvalidArgument, "the send buffer: " + in_refusal);
     const std::string out_refusal = refusal(out, bytes_out(call.post, member.rank(), member.size()), member.device());
     require(out_refusal.empty(), ncclInvalidArgument, "the receive buffer: " + out_refusal);
-    if (group.depth == 0) {
-      const int other = group.alone.try_emplace(member.communicator_id(), member.rank()).first->second;
-      require(
-          other == member.rank(), ncclInvalidUsage,
-          fmt::format("this thread also calls for rank {}: such calls belong between ncclGroupStart and ncclGroupEnd",
-                      other));
-    }
     ncclGroupStart();
     group.calls.push_back({owner, call, found});
-    group.announce(text_of(call.post));
-    return end_group();
+    end_group();
   });
 }
 
-// The caller's configuration, checked as in NCCL; that of the parent, or the default, if there is none. The programs
-// may have been compiled with an older header, whose structure is shorter.
-ncclConfig_t checked(const std::string& call, const ncclConfig_t* given, const std::shared_ptr<Member>& parent = {}) {
+// The program may have been compiled with an older header, whose structure is shorter. Other members are hints here.
+void check(const ncclConfig_t* given) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   const auto magic = config.magic;
   if (given) {
     config.magic = 0;
     std::memcpy(&config, given, std::min(given->size, sizeof config));
-    require(config.magic == magic, ncclInvalidArgument,
-            call + ": the ncclConfig_t is not from NCCL_CONFIG_INITIALIZER");
   }
-  const auto in_range = [&](const char* name, int value, int least, int most) {
-    require(value == NCCL_CONFIG_UNDEF_INT || (value >= least && value <= most), ncclInvalidArgument,
-            fmt::format("{}: Invalid config {} attribute value {}", call, name, value));
-  };
-  in_range("blocking", config.blocking, 0, 1);
-  in_range("cgaClusterSize", config.cgaClusterSize, 0, INT_MAX);
-  in_range("minCTAs", config.minCTAs, 1, config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? INT_MAX : config.maxCTAs);
-  in_range("maxCTAs", config.maxCTAs, 1, INT_MAX);
-  in_range("splitShare", config.splitShare, 0, 1);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  in_range("collnetEnable", config.collnetEnable, 0, 1);
-  in_range("CTAPolicy", config.CTAPolicy, 0, 3);
-  in_range("shrinkShare", config.shrinkShare, 0, 1);
-  in_range("nvlsCTAs", config.nvlsCTAs, 1, INT_MAX);
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-  in_range("nChannelsPerNetPeer", config.nChannelsPerNetPeer, 1, 64);
-  in_range("nvlinkCentricSched", config.nvlinkCentricSched, 0, 1);
-#endif
-  if (config.blocking == NCCL_CONFIG_UNDEF_INT) config.blocking = !given && parent ? parent->blocking() : 1;
-  return config;
+  require(config.magic == magic, ncclInvalidArgument,
+          "ncclCommInitRankConfig: the ncclConfig_t is not from NCCL_CONFIG_INITIALIZER");
+  require(config.blocking == NCCL_CONFIG_UNDEF_INT || config.blocking == 1, ncclInvalidArgument,
+          "ncclCommInitRankConfig: emulated-gpu has blocking communicators only (blocking = 1)");
 }
 
 std::string text_of(const std::string& call, const ncclUniqueId& id) {
@@ -327,14 +221,6 @@ std::string text_of(const std::string& call, const ncclUniqueId& id) {
   return text;
 }
 
-ncclResult_t begin(ncclComm_t* comm, const std::shared_ptr<Member>& member, const std::string& call,
-                   std::function<void()> job) {
-  ncclGroupStart();
-  group.starts.push_back({member, std::move(job), comm});
-  group.announce(call);
-  return end_group();
-}
-
 int current_device(const std::string& call) {
   int device = 0;
   require(cudaGetDevice(&device) == cudaSuccess, ncclUnhandledCudaError,
@@ -343,35 +229,20 @@ int current_device(const std::string& call) {
 }
 
 // Sets *comm to a new communicator, which joins the hub of `id` when the group ends.
-ncclResult_t initialize(const std::string& call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
-                        const ncclConfig_t* config) {
+void initialize(const std::string& call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank) {
   require(comm, ncclInvalidArgument, call + ": the output pointer is null");
   *comm = nullptr;
-  const bool blocking = checked(call, config).blocking;
   require(size >= 1 && rank >= 0 && rank < size, ncclInvalidArgument,
           fmt::format("{}: rank {} of {} ranks", call, rank, size));
-  const std::string text = text_of(call, id);
-  const auto member = std::make_shared<Member>(call, rank, size, current_device(call), blocking);
-  *comm = new_handle(member);
-  return begin(comm, member, call, [=] { member->join(text, "init"); });
-}
-
-// Waits, inside a job of `parent`, until `child` has joined.
-void join_from(const std::shared_ptr<Member>& parent, const std::shared_ptr<Member>& child,
-               const std::string& session) {
-  parent->set_child(child);
-  try {
-    child->join(parent->hub(), session);
-  } catch (const NcclError&) {
-    parent->set_child(nullptr);
-    throw;
-  }
-  parent->set_child(nullptr);
+  const std::string text = text_of(call, id), machine = own_machine();
+  const int device = current_device(call);
+  ncclGroupStart();
+  group.joins.push_back([=] { *comm = new_handle(std::make_shared<Member>(call, text, rank, size, device, machine)); });
+  end_group();
 }
 
 void register_buffer(const std::string& call, ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
   const auto member = member_of(comm, call);
-  member->require_ready(call);
   const std::string why = refusal(memory, bytes, member->device());
   require(why.empty(), ncclInvalidArgument, call + ": " + why);
   *handle = memory;
@@ -382,7 +253,6 @@ ncclResult_t ask(const char* call, ncclComm_t comm, int* answer, Question&& ques
   return guarded([&] {
     const auto member = member_of(comm, call);
     require(answer, ncclInvalidArgument, std::string(call) + ": the output pointer is null");
-    member->require_ready(call);
     *answer = question(*member);
   });
 }
@@ -401,10 +271,9 @@ struct AtExit {
 
 }  // namespace
 
-// Of refused.cpp.in.
-ncclResult_t refuse_call(const char* name) {
-  return guarded(
-      [&] { require(false, ncclInvalidUsage, std::string(name) + ": emulated-gpu does not support this function"); });
+// Of the functions that are not here (CMakeLists.txt makes them).
+void refuse_call(const std::string& why) {
+  guarded([&] { throw NcclError{ncclInvalidUsage, why}; });
 }
 
 }  // namespace emulated_gpu
@@ -434,79 +303,42 @@ const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return guarded([&] {
-    std::string error, text = "emulated-gpu without devices";  // like NCCL, fails later, when the GPU is needed
+    std::string text = "emulated-gpu without devices";  // like NCCL, fails later, when the GPU is needed
     require(id, ncclInvalidArgument, "ncclGetUniqueId: the output pointer is null");
-    if (int devices = 0; cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) {
-      const auto hub = Hub::make(error);
-      require(hub != nullptr, ncclInvalidUsage, "ncclGetUniqueId: " + error);
-      text = hub->id();
-    }
+    if (int devices = 0; cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) text = start_hub();
     *id = {};
     text.copy(id->internal, sizeof id->internal - 1);
   });
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  return guarded([&] { return initialize("ncclCommInitRankConfig", comm, size, id, rank, config); });
+  return guarded([&] {
+    check(config);
+    initialize("ncclCommInitRankConfig", comm, size, id, rank);
+  });
 }
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
-  return guarded([&] { return initialize("ncclCommInitRank", comm, size, id, rank, nullptr); });
+  return guarded([&] { initialize("ncclCommInitRank", comm, size, id, rank); });
 }
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   const std::string call = "ncclCommInitAll";
-  int before = 0, all = 0;
+  int before = 0;
   cudaGetDevice(&before);
-  cudaGetDeviceCount(&all);
   const ncclResult_t code = guarded([&] {
     require(comms && count >= 0, ncclInvalidArgument, call + ": no output pointer, or a negative number of devices");
-    std::set<int> used;
-    for (int i = 0; devices && i < count; ++i) {
-      require(devices[i] >= 0 && devices[i] < all, ncclInvalidArgument,
-              fmt::format("{}: Invalid device {} (there are {})", call, devices[i], all));
-      require(used.insert(devices[i]).second, ncclInvalidUsage,
-              fmt::format("{}: device {} is in the list twice", call, devices[i]));
-    }
     ncclUniqueId id;
     if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) throw NcclError{made, last_error};
     ncclGroupStart();
     for (int i = 0; i < count; ++i)
       guarded([&] {
-        require(cudaSetDevice(devices ? devices[i] : i) == cudaSuccess, ncclUnhandledCudaError,
-                fmt::format("{}: no device {}", call, i));
-        return initialize(call, &comms[i], count, id, i, nullptr);
+        const int device = devices ? devices[i] : i;
+        require(cudaSetDevice(device) == cudaSuccess, ncclInvalidArgument,
+                fmt::format("{}: Invalid device {}", call, device));
+        initialize(call, &comms[i], count, id, i);
       });
-    return end_group();
+    end_group();
   });
   cudaSetDevice(before);
   return code;
-}
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
-  return guarded([&] {
-    const std::string call = "ncclCommSplit";
-    const auto parent = member_of(comm, call);
-    require(made, ncclInvalidArgument, call + ": the output pointer is null");
-    require(color >= 0 || color == NCCL_SPLIT_NOCOLOR, ncclInvalidArgument, fmt::format("{}: color {}", call, color));
-    parent->require_ready(call);
-    *made = nullptr;
-    const bool blocking = checked(call, config, parent).blocking;
-    return begin(made, parent, call, [=] {
-      const std::array color_and_key = {color, key};
-      const auto bytes = parent->exchange(Op::split, std::as_bytes(std::span(color_and_key)));
-      const std::string session = fmt::format("{} color {}", parent->next_child(), color);
-      if (color == NCCL_SPLIT_NOCOLOR) return;
-      std::vector<std::pair<int, int>> ranks;  // key, rank of the parent
-      for (int rank = 0; rank < parent->size(); ++rank) {
-        std::array<int, 2> of_rank;
-        std::memcpy(&of_rank, bytes.data() + static_cast<std::size_t>(rank) * sizeof of_rank, sizeof of_rank);
-        if (of_rank[0] == color) ranks.emplace_back(of_rank[1], rank);
-      }
-      std::ranges::sort(ranks);
-      const auto place = std::ranges::find(ranks, std::pair(key, parent->rank())) - ranks.begin();
-      const auto child = std::make_shared<Member>(call, static_cast<int>(place), static_cast<int>(ranks.size()),
-                                                  parent->device(), blocking);
-      join_from(parent, child, session);
-      *made = new_handle(child);
-    });
-  });
 }
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   return ask("ncclCommCount", comm, count, [](const Member& member) { return member.size(); });
@@ -519,31 +351,24 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return guarded([&] {
-    const NcclError state = member_of(comm, "ncclCommGetAsyncError")->state();
-    *error = state.code;
-    if (!state.text.empty()) last_error = state.text;
+    const NcclError failure = member_of(comm, "ncclCommGetAsyncError")->failure();
+    *error = failure.code;
+    if (!failure.text.empty()) last_error = failure.text;
   });
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return guarded([&] {
-    if (!comm) return ncclSuccess;
-    const char* call = "ncclCommFinalize";
-    const auto member = member_of(comm, call);
-    member->require_usable(call);
-    return member->run([member, call] { member->finalize(call); });
+    if (!comm) return;
+    const auto member = member_of(comm, "ncclCommFinalize");
+    member->require_usable("ncclCommFinalize");
+    member->finalize("ncclCommFinalize");
   });
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return guarded([&] {
     if (!comm) return;
-    const char* call = "ncclCommDestroy";
-    const auto member = member_of(comm, call);
-    try {
-      member->finalize(call);
-    } catch (const NcclError&) {  // it was aborted
-    }
-    retire(comm, call);
-    member->destroy();
+    member_of(comm, "ncclCommDestroy")->finalize("ncclCommDestroy");
+    if (const auto member = retire(comm, "ncclCommDestroy")) member->stop(Kind::goodbye);
   });
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -552,12 +377,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const auto member = member_of(comm, "ncclCommAbort");
     if (const char* debug = std::getenv("NCCL_DEBUG"); debug && std::string(debug) == "INFO")
       say(fmt::format("ncclCommAbort on rank {}", member->rank()));
-    retire(comm, "ncclCommAbort");
-    member->abort();
+    if (retire(comm, "ncclCommAbort")) member->stop(Kind::aborted);
   });
 }
 
-// Buffers and reductions
+// Buffers
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
@@ -582,28 +406,6 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return guarded([&] { member_of(comm, "ncclCommWindowDeregister"); });
 }
 #endif
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  return guarded([&] {
-    const auto member = member_of(comm, "ncclRedOpCreatePreMulSum");
-    member->require_ready("ncclRedOpCreatePreMulSum");
-    require(op && scalar && size_of(type) > 0, ncclInvalidArgument,
-            "ncclRedOpCreatePreMulSum: a null pointer, or no such type");
-    Member::Operator made{type, 0, residence == ncclScalarDevice ? scalar : nullptr};
-    if (!made.factor_at) std::memcpy(&made.factor, scalar, size_of(type));
-    const std::lock_guard lock(member->operators_mutex);
-    *op = static_cast<ncclRedOp_t>(member->next_operator++);
-    member->operators.emplace(*op, made);
-  });
-}
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  return guarded([&] {
-    const auto member = member_of(comm, "ncclRedOpDestroy");
-    const std::lock_guard lock(member->operators_mutex);
-    require(member->operators.erase(op), ncclInvalidArgument, "ncclRedOpDestroy: no such reduction");
-  });
-}
-
 // Operations
 
 ncclResult_t ncclGroupStart() {
@@ -611,7 +413,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-  return guarded([] { return end_group(); });
+  return guarded([] { end_group(); });
 }
 
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,

@@ -20,25 +20,19 @@ thread_local std::pair<cudaError_t, std::string> explained{cudaSuccess, ""};
 
 namespace {
 
-// The device that a word of CUDA_VISIBLE_DEVICES means: a number, or the beginning of the UUID of one device. Not
-// MIG-...: an emulated GPU has no such parts.
-std::optional<int> device_named(const std::string& word, int count) {
-  if (word.rfind("GPU-", 0) != 0) return whole_number(word, count - 1);
-  std::optional<int> found;
-  for (int device = 0; device < count; ++device)
-    if (uuid(device).rfind(word, 0) == 0) {
-      if (found) return std::nullopt;
-      found = device;
-    }
-  return found;
+std::optional<int> whole_number(const std::string& text, int most) {
+  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  const int value = std::stoi(text);
+  return value <= most ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
 
 Machine::Machine() {
-  const std::optional<int> number = devices_of_machine();
+  const char* const count = std::getenv("EMULATED_GPUS");
+  const std::optional<int> number = count ? whole_number(count, 64) : 0;
   if (!number) {
-    say(fmt::format("EMULATED_GPUS must be a number of devices from 0 to 64, not '{}'", std::getenv("EMULATED_GPUS")));
+    say(fmt::format("EMULATED_GPUS must be a number of devices from 0 to 64, not '{}'", count));
     return;
   }
   const std::string fault = std::getenv("EMULATED_GPU_FAULT") ? std::getenv("EMULATED_GPU_FAULT") : "";
@@ -52,7 +46,8 @@ Machine::Machine() {
   } else {  // like CUDA, up to the first invalid or repeated word
     std::istringstream words(visible);
     for (std::string word; std::getline(words, word, ',');) {
-      const std::optional<int> device = device_named(word, *number);
+      if (word.starts_with("GPU-")) say("CUDA_VISIBLE_DEVICES=" + word + ": emulated GPUs are selected by number only");
+      const std::optional<int> device = whole_number(word, *number - 1);
       if (!device || std::ranges::count(devices, *device)) break;
       devices.push_back(*device);
     }
@@ -63,6 +58,20 @@ Machine::Machine() {
 void require_device(int device) {
   if (device < 0 || device >= device_count())
     refuse(cudaErrorInvalidDevice, fmt::format("no device {}: there are {}", device, device_count()));
+}
+
+bool checks() {
+  static const bool wanted = [] {
+    const char* text = std::getenv("EMULATED_GPU_CHECK");
+    return text && std::string_view(text) == "1";
+  }();
+  return wanted;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
 }
 
 void say(const std::string& line) {
@@ -152,9 +161,7 @@ struct AtExit {
     add(static_cast<std::size_t>(std::ranges::count_if(
             machine.memory, [](const auto& one) { return one.second.kind < Allocation::registered; })),
         "buffer");
-    add(static_cast<std::size_t>(
-            std::ranges::count_if(machine.streams, [](cudaStream_t one) { return !one->per_thread; })),
-        "stream");
+    add(static_cast<std::size_t>(std::ranges::count(machine.streams, false, &CUstream_st::is_default)), "stream");
     add(machine.events.size(), "event");
     add(machine.graphs.size(), "graph");
     add(machine.executables.size(), "executable graph");

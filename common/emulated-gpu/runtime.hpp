@@ -2,7 +2,6 @@
 #pragma once
 
 #include "device.hpp"
-#include "identity.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -118,11 +117,11 @@ struct Capture {
 
 // CUDA's names for the types behind its handles.
 struct CUstream_st {
-  int device = 0, priority = 0;
+  int device = 0;
   bool blocking = false;    // synchronizes with the default stream
-  bool per_thread = false;  // a thread's default stream
+  bool is_default = false;  // of its device: made when first used, never destroyed
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
-  std::optional<emulated_gpu::Capture> capture;
+  std::optional<emulated_gpu::Capture> capture{};
 };
 struct CUevent_st {
   int device = 0;
@@ -138,6 +137,8 @@ struct CUgraphExec_st {
 };
 
 namespace emulated_gpu {
+
+inline constexpr std::size_t device_memory = std::size_t{16} << 30;  // what is not written costs nothing
 
 struct Allocation {
   std::size_t bytes = 0;
@@ -155,15 +156,14 @@ struct Machine {
   cudaError_t why_none = cudaErrorNoDevice;  // EMULATED_GPU_FAULT=device:802, for tests: what CUDA says instead
   std::string description;
   std::mutex mutex;  // guards the members below
-  std::map<int, std::unique_ptr<CUstream_st>> default_streams;
   std::set<cudaStream_t> streams;
   std::vector<std::pair<int, Point>> destroyed;  // device and end of streams that were destroyed with tasks left
   std::set<cudaEvent_t> events;
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
   std::map<std::uintptr_t, Allocation> memory;
-  std::uint64_t memory_version = 0;  // changes with `memory` and `peers`
-  std::vector<Range> arriving;
+  // Where a cudaMemcpy from pageable memory, which has returned, will still write.
+  std::vector<std::pair<std::uintptr_t, std::size_t>> arriving;
   std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
 
@@ -229,11 +229,11 @@ void require_device(int device);
 
 CUstream_st* find(cudaStream_t stream, int device = current_device);  // null if the stream is invalid
 CUstream_st& valid(cudaStream_t stream);
-bool is_default(const CUstream_st* stream);
 void require_no_capture();  // by this thread
 // The first address and the allocation that `data` points into, or null.
 const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data);
 std::size_t used_memory(int device);
+bool can_access(int device, const Allocation& memory);
 // Appends a task to `stream`, after the work that the rules of the default stream put before it.
 Point submit(CUstream_st* stream, Task task, bool late = false);
 

@@ -8,55 +8,26 @@ using namespace emulated_gpu;
 namespace emulated_gpu {
 
 CUstream_st* find(cudaStream_t stream, int device) {
-  Machine& machine = Machine::get();
-  if (stream == nullptr || stream == cudaStreamLegacy) {
-    auto& default_stream = machine.default_streams[device];
-    if (!default_stream) {
-      default_stream = std::make_unique<CUstream_st>();
-      default_stream->device = device;
-      default_stream->blocking = true;
-    }
-    return default_stream.get();
-  }
-  if (stream == cudaStreamPerThread) {  // made when first used; never destroyed
-    static thread_local std::map<int, cudaStream_t> by_device;
-    cudaStream_t& per_thread = by_device[device];
-    if (!per_thread || !machine.streams.count(per_thread)) {
-      machine.streams.insert(per_thread = new CUstream_st);
-      per_thread->device = device;
-      per_thread->blocking = per_thread->per_thread = true;
-    }
-    return per_thread;
-  }
-  if (machine.streams.count(stream)) return stream;
-  for (const auto& [number, default_stream] : machine.default_streams)
-    if (default_stream.get() == stream) return stream;
-  return nullptr;
+  std::set<cudaStream_t>& streams = Machine::get().streams;
+  if (stream != nullptr && stream != cudaStreamLegacy) return streams.count(stream) ? stream : nullptr;
+  for (const cudaStream_t one : streams)
+    if (one->is_default && one->device == device) return one;
+  return *streams.insert(new CUstream_st{.device = device, .blocking = true, .is_default = true}).first;
 }
 CUstream_st& valid(cudaStream_t stream) {
+  if (stream == cudaStreamPerThread) refuse(cudaErrorNotSupported, "cudaStreamPerThread is not emulated");
   CUstream_st* const found = find(stream);
   if (!found) refuse(cudaErrorInvalidResourceHandle, "this stream was destroyed or never created");
   return *found;
 }
 
-bool is_default(const CUstream_st* stream) {
-  const auto default_stream = Machine::get().default_streams.find(stream->device);
-  return default_stream != Machine::get().default_streams.end() && default_stream->second.get() == stream;
-}
-
 Point submit(CUstream_st* stream, Task task, bool late) {
-  Machine& machine = Machine::get();
   std::vector<Point> before;
-  if (stream->blocking) {
-    if (is_default(stream)) {
-      for (const cudaStream_t other : machine.streams)
-        if (other->device == stream->device && other->blocking) before.push_back(end_of(other->queue));
-    } else if (const auto default_stream = machine.default_streams.find(stream->device);
-               default_stream != machine.default_streams.end()) {
-      before.push_back(end_of(default_stream->second->queue));
-    }
-    std::erase_if(before, [](const Point& point) { return point.reached(); });
-  }
+  for (const cudaStream_t other : Machine::get().streams)
+    if (other != stream && other->device == stream->device && other->blocking && stream->blocking &&
+        (other->is_default || stream->is_default))
+      before.push_back(end_of(other->queue));
+  std::erase_if(before, [](const Point& point) { return point.reached(); });
   if (!before.empty())
     task = [before, task = std::move(task)] {
       for (const Point& point : before) point.wait();
@@ -99,11 +70,8 @@ std::vector<Point> ends_of_streams(int device) {
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
   std::vector<Point> points;
-  const auto add = [&](const CUstream_st& stream) {
-    if (stream.device == device) points.push_back(end_of(stream.queue));
-  };
-  for (const cudaStream_t stream : machine.streams) add(*stream);
-  for (const auto& [default_stream, stream] : machine.default_streams) add(*stream);
+  for (const cudaStream_t stream : machine.streams)
+    if (stream->device == device) points.push_back(end_of(stream->queue));
   for (const auto& [of_device, end] : machine.destroyed)
     if (of_device == device) points.push_back(end);
   return points;
@@ -138,19 +106,17 @@ extern "C" {
 
 // Streams
 
-// Priorities are kept, but have no effect here.
-constexpr int greatest_priority = -5;
+// Priorities have no effect here.
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return guarded(__func__, [&] {
     if (least) *least = 0;
-    if (greatest) *greatest = greatest_priority;
+    if (greatest) *greatest = -5;
   });
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   return locked(__func__, [&](Machine& machine) {
     auto made = std::make_unique<CUstream_st>();
     made->device = current_device;
-    made->priority = std::clamp(priority, greatest_priority, 0);
     made->blocking = !(flags & cudaStreamNonBlocking);
     machine.streams.insert(*stream = made.release());
   });
@@ -159,24 +125,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  return locked(__func__, [&](Machine&) { *flags = valid(stream).blocking ? 0 : cudaStreamNonBlocking; });
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return locked(__func__, [&](Machine&) {
-    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  });
-}
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void*, std::size_t, unsigned) {
   return locked(__func__, [&](Machine&) { valid(stream); });
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
-    valid(stream);
-    if (machine.streams.erase(stream) == 0) throw CudaError{cudaErrorInvalidResourceHandle};  // the default stream
+    if (valid(stream).is_default) refuse(cudaErrorInvalidResourceHandle, "the default stream cannot be destroyed");
+    machine.streams.erase(stream);
     stream->queue->close();
     std::erase_if(machine.destroyed, [](const auto& one) { return one.second.reached(); });
     machine.destroyed.push_back({stream->device, end_of(stream->queue)});
@@ -274,7 +229,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return locked(__func__, [&](Machine&) {
     CUstream_st* const found = &valid(stream);
-    if (is_default(found)) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
+    if (found->is_default) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
     if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
     found->capture = Capture{std::this_thread::get_id(), {}};
   });

@@ -1,20 +1,25 @@
 // wire.hpp: the messages between the ranks of a communicator and its hub, over TCP.
 #pragma once
 
-#include "elements.hpp"
-
 #include <multinode/base/descriptor.hpp>
+#include <multinode/communicator/data_type.hpp>
 
-#include <chrono>
+#include <nccl.h>
+#include <nlohmann/json.hpp>
+
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace emulated_gpu {
+
+// Thrown by a call that fails.
+struct NcclError {
+  ncclResult_t code = ncclSuccess;
+  std::string text;
+};
 
 enum class Op : std::uint32_t {
   all_reduce,
@@ -26,11 +31,9 @@ enum class Op : std::uint32_t {
   gather,
   scatter,
   send,
-  recv,
-  split  // which first exchanges a few bytes of host memory
+  recv
 };
 const char* name_of(Op op);  // "ncclAllReduce"
-inline bool is_exchange(Op op) { return op == Op::split; }
 inline bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
 // Those that NCCL makes of sends and receives, each with its own connections; the others use the ring.
 inline bool is_of_messages(Op op) { return op == Op::all_to_all || op == Op::gather || op == Op::scatter; }
@@ -40,16 +43,14 @@ inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || 
 // A call of one rank.
 struct CallMessage {
   Op op{};
-  ncclDataType_t type{};
+  multinode::DataType type{};
   multinode::Reduction reduction{};
   std::int32_t peer = 0;     // of send and recv, or the root
   std::uint64_t count = 0;   // elements of a block, like NCCL's count
   std::uint64_t number = 0;  // among the collectives of this communicator, or the messages between two ranks
   bool connects = false;     // sets up the connection that this call needs, before the call: no data
-  bool multiplied = false;   // each rank's input, by `factor`, before the sum
-  Scalar factor = 0;
 
-  std::size_t bytes() const { return connects ? 0 : count * size_of(type); }
+  std::size_t bytes() const { return connects ? 0 : count * multinode::size_of(type); }
 };
 // The bytes of the send buffer and of the receive buffer of `rank` of `size`.
 std::size_t bytes_in(const CallMessage& post, int rank, int size);
@@ -65,6 +66,13 @@ struct Frame {
   CallMessage post{};
 };
 
+// What a rank says about itself when it joins, as JSON.
+struct Hello {
+  std::string id, call, who, process, machine;
+  int rank = 0, size = 0, device = 0;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, id, call, who, process, machine, rank, size, device)
+
 class Connection {
  public:
   explicit Connection(multinode::Descriptor fd) : fd_(std::move(fd)) {}
@@ -72,28 +80,21 @@ class Connection {
   // Return false if the connection is broken.
   bool send(Frame frame, const void* payload = nullptr, std::size_t bytes = 0);
   bool send(Kind kind, const std::string& text, std::int32_t code = 0);
-  bool receive(Frame& frame);
+  bool receive(Frame& frame) { return receive(&frame, sizeof frame); }
   bool receive(void* to, std::size_t bytes);
   bool receive(std::string& text, std::size_t bytes);
-  // In pieces, so that memory is only taken for bytes that have come.
-  bool receive(std::vector<std::byte>& data, std::size_t bytes);
   void shut_down();  // makes the calls of both sides return
-  // Until when all calls of receive() together may last; nullopt: without end.
-  void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline);
 
  private:
-  std::optional<std::chrono::steady_clock::time_point> deadline_;
   multinode::Descriptor fd_;
   std::mutex sending_;
 };
 
-// "127.0.0.1:12345"
-std::string address_of(int listening_fd, const std::string& host);
 // What NCCL takes for the name of this machine: NCCL_HOSTID, or the host's name.
 std::string own_machine();
-// The IPv4 address of the interface that NCCL_SOCKET_IFNAME selects, or loopback if it is not set; "" if none matches.
-std::string own_host();
-multinode::Descriptor listen_on(const std::string& host);        // empty on error; errno is set
+// Listens on the interface that NCCL_SOCKET_IFNAME names, or on loopback if it is not set, and sets `host_port`. Throws
+// NcclError.
+multinode::Descriptor listen(std::string& host_port);
 multinode::Descriptor connect_to(const std::string& host_port);  // empty on error; errno is set
 
 }  // namespace emulated_gpu

@@ -6,111 +6,58 @@
 namespace emulated_gpu::ptx {
 namespace {
 
-constexpr std::string_view rounding = "rn rz rm rp ftz sat ",
-                           spaces = "global shared shared::cta local param param::entry param::func const ",
-                           memory_order = "volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys ",
-                           relations = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz ";
+// Whether `list` has this word. Lists begin and end with a space.
+bool has(std::string_view list, std::string_view word) {
+  for (auto at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
+    if (list[at - 1] == ' ' && list[at + word.size()] == ' ') return true;
+  return false;
+}
+
+#define ROUNDING " rn rz rm rp ftz sat "
+#define SPACES " global shared shared::cta local param param::entry param::func const "
+#define MEMORY_ORDER " volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys "
 // The instructions and their modifiers, in addition to types. What is not here is refused.
-bool knows(std::string_view op, std::string_view modifier) {
-  static const std::unordered_map<std::string_view, std::string> table{
-      {"add", std::string(rounding) + "cc "},
-      {"sub", std::string(rounding) + "cc "},
-      {"addc", "cc "},
-      {"subc", "cc "},
-      {"madc", "lo hi cc "},
-      {"sad", ""},
-      {"dp4a", ""},
-      {"dp2a", "lo hi "},
-      {"vabsdiff2", "add "},
-      {"vabsdiff4", "add "},
-      {"fns", ""},
-      {"copysign", ""},
-      {"mul", std::string(rounding) + "lo hi wide "},
-      {"mad", std::string(rounding) + "lo hi wide cc "},
-      {"fma", std::string(rounding) + "relu "},
-      {"div", std::string(rounding) + "approx full "},
-      {"sqrt", std::string(rounding) + "approx "},
-      {"rcp", std::string(rounding) + "approx "},
-      {"rsqrt", "approx ftz "},
-      {"sin", "approx ftz "},
-      {"cos", "approx ftz "},
-      {"lg2", "approx ftz "},
-      {"ex2", "approx ftz "},
-      {"tanh", "approx "},
-      {"neg", "ftz "},
-      {"abs", "ftz "},
-      {"min", "ftz NaN "},
-      {"max", "ftz NaN "},
-      {"rem", ""},
-      {"and", ""},
-      {"or", ""},
-      {"xor", ""},
-      {"not", ""},
-      {"popc", ""},
-      {"clz", ""},
-      {"brev", ""},
-      {"bfe", ""},
-      {"bfi", ""},
-      {"bfind", "shiftamt "},
-      {"shl", ""},
-      {"shr", ""},
-      {"shf", "l r wrap clamp "},
-      {"lop3", ""},
-      {"prmt", ""},
-      {"setp", std::string(relations)},
-      {"set", std::string(relations)},
-      {"selp", ""},
-      {"mov", ""},
-      {"cvt", std::string(rounding) + "rni rzi rmi rpi satfinite "},
-      {"cvta", std::string(spaces) + "to "},
-      {"isspacep", std::string(spaces)},
-      {"ld", std::string(spaces) + std::string(memory_order) + "nc ca cg cs lu cv v2 v4 unified "},
-      {"st", std::string(spaces) + std::string(memory_order) + "wb cg cs wt v2 v4 "},
-      {"atom", std::string(spaces) + std::string(memory_order) + "add min max and or xor exch cas inc dec noftz "},
-      {"red", std::string(spaces) + std::string(memory_order) + "add min max and or xor inc dec noftz "},
-      {"bra", "uni "},
-      {"brx", "idx uni "},
-      {"call", "uni "},
-      {"ret", "uni "},
-      {"exit", ""},
-      {"bar", "cta warp sync arrive red popc and or "},
-      {"barrier", "cta sync arrive red popc and or aligned "},
-      {"shfl", "sync up down bfly idx "},
-      {"vote", "sync all any uni ballot "},
-      {"match", "sync any all "},
-      {"redux", "sync add min max and or xor "},
-      {"activemask", ""},
-      {"membar", "gl cta sys "},
-      {"fence", std::string(memory_order) + "sc proxy alias async "},
-      {"nanosleep", ""},
-      {"trap", ""},
-      {"prefetch", "global local L1 L2 "},
-      {"prefetchu", "L1 "},
-      {"griddepcontrol", "launch_dependents wait "}};
-  const auto found = table.find(op);
-  if (found == table.end()) return false;
-  if (modifier.empty() || type_of(modifier) != Type::none) return true;
-  if (modifier.substr(0, 4) == "L1::" || modifier.substr(0, 4) == "L2::") return true;  // of caches
-  return (" " + found->second).find(" " + std::string(modifier) + " ") != std::string::npos;
+constexpr std::pair<std::string_view, std::string_view> known[] = {
+    {" add sub addc subc ", ROUNDING "cc "},
+    {" mul mad madc ", ROUNDING "lo hi wide cc "},
+    {" fma ", ROUNDING "relu "},
+    {" div rcp sqrt ", ROUNDING "approx full "},
+    {" rsqrt sin cos lg2 ex2 tanh ", " approx ftz "},
+    {" neg abs min max ", " ftz NaN "},
+    {" sad dp4a copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", " "},
+    {" bfind ", " shiftamt "},
+    {" dp2a ", " lo hi "},
+    {" vabsdiff4 ", " add "},
+    {" shf ", " l r wrap clamp "},
+    {" setp set ", " eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz "},
+    {" cvt ", ROUNDING "rni rzi rmi rpi satfinite "},
+    {" cvta isspacep ", SPACES "to "},
+    {" ld st ", SPACES MEMORY_ORDER " nc ca cg cs lu cv wb wt v2 v4 unified "},
+    {" atom red ", SPACES MEMORY_ORDER " add min max and or xor exch cas inc dec noftz "},
+    {" bra brx call ret exit trap nanosleep activemask ", " uni idx "},
+    {" bar barrier ", " cta warp sync arrive red popc and or aligned "},
+    {" shfl vote match redux ", " sync up down bfly idx all any uni ballot add min max and or xor "},
+    {" membar fence ", MEMORY_ORDER "gl sc proxy alias async "},
+    {" prefetch prefetchu ", " global local L1 L2 "},
+    {" griddepcontrol ", " launch_dependents wait "}};
+bool knows(const Statement& s) {
+  const auto* const found = std::ranges::find_if(known, [&](const auto& group) { return has(group.first, s.op[0]); });
+  if (found == std::end(known)) return false;
+  return std::all_of(s.op.begin() + 1, s.op.end(), [&](std::string_view modifier) {
+    const bool of_caches = modifier.starts_with("L1::") || modifier.starts_with("L2::");
+    return of_caches || type_of(modifier) != Type::none || has(found->second, modifier);
+  });
 }
 
 constexpr const char* not_known = "this instruction is not emulated";
 // What programs call the instructions that are not emulated.
 constexpr std::pair<std::string_view, std::string_view> families[] = {
-    {"tex", "textures are"},
-    {"tld4", "textures are"},
-    {"txq", "textures are"},
-    {"suld", "surfaces are"},
-    {"sust", "surfaces are"},
-    {"mma", "products of matrices (nvcuda::wmma) are"},
-    {"wmma", "products of matrices (nvcuda::wmma) are"},
-    {"wgmma", "products of matrices (wgmma) are"},
-    {"ldmatrix", "products of matrices (ldmatrix) are"},
-    {"stmatrix", "products of matrices (stmatrix) are"},
-    {"cp", "asynchronous copies to shared memory (cuda::memcpy_async) are"},
-    {"mbarrier", "cuda::barrier in shared memory is"},
-    {"cluster", "clusters of blocks are"},
-    {"mapa", "clusters of blocks are"}};
+    {" tex tld4 txq ", "textures are"},
+    {" suld sust ", "surfaces are"},
+    {" mma wmma wgmma ldmatrix stmatrix ", "products of matrices (nvcuda::wmma) are"},
+    {" cp ", "asynchronous copies to shared memory (cuda::memcpy_async) are"},
+    {" mbarrier ", "cuda::barrier in shared memory is"},
+    {" cluster mapa ", "clusters of blocks are"}};
 
 bool is_fp(Type t) {
   return t == Type::f16 || t == Type::bf16 || t == Type::f16x2 || t == Type::bf16x2 || t == Type::f32 || t == Type::f64;
@@ -217,6 +164,14 @@ class Decoder {
     i.release = s.is("release") || s.is("acq_rel");
     return i;
   }
+  // An instruction from these sources to the first operand.
+  Instruction& put(const Statement& s, const std::array<Row, 4>& sources) {
+    Instruction& i = emit(s);
+    i.d = out(s.operands.at(0));
+    i.d2 = second(s.operands[0]);
+    i.s = sources;
+    return i;
+  }
   static void set(Instruction& i, Handler handler) {
     if (!handler) unsupported();
     i.run = handler;
@@ -275,12 +230,12 @@ Row Decoder::in(const Statement& s, const Operand& o, Type type, unsigned bytes)
     }
     case Operand::name: {
       if (o.text == "WARP_SZ") return constant(warp_size, bytes);
-      u64 number = 0;
-      if (special_register(o.text, number)) {
-        if (o.text.substr(0, 9) == "%reserved") k_.uses_reserved = true;
+      if (Instruction special; special_register(o.text, special)) {
+        if (o.text.starts_with("%reserved")) k_.uses_reserved = true;
         Instruction& i = emit(s);
         i.d = temporary(bytes);
-        i.immediate = number;
+        i.immediate = special.immediate;
+        i.offset = special.offset;
         i.run = special_handler(bytes);
         return i.d;
       }
@@ -333,8 +288,7 @@ void Decoder::memory_statement(const Statement& s, Type type) {
     }
     Instruction& i = emit(s);
     address(s, o.at(load ? 1 : 0), i);
-    if (value.kind == Operand::vector) extra(i).rows = rows;
-    else (load ? i.d : i.s[1]) = rows[0];
+    extra(i).rows = rows;
     set(i, memory_handler(s, type, bytes));
     return;
   }
@@ -415,10 +369,7 @@ void Decoder::mov_statement(const Statement& s, Type type) {
   const auto& o = s.operands;
   const unsigned bytes = register_bytes(type);
   if (type == Type::pred) {
-    const Row a = predicate_in(o.at(1));
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s[0] = a;
+    Instruction& i = put(s, {predicate_in(o.at(1))});
     i.immediate = o[1].negated;
     i.run = [](Warp& w, const Instruction& instruction, u32 mask) {
       set_predicate(w, instruction.d, mask, predicate(w, instruction.s[0], instruction.immediate));
@@ -439,28 +390,19 @@ void Decoder::mov_statement(const Statement& s, Type type) {
     set(i, packs ? pack_handler(bytes, part) : unpack_handler(bytes, part));
     return;
   }
-  const Row a = in(s, o[1], type);
-  Instruction& i = emit(s);
-  i.d = out(o[0]);
-  i.s[0] = a;
-  set(i, move_handler(bytes));
+  set(put(s, {in(s, o[1], type)}), move_handler(bytes));
 }
 
 void Decoder::between_lanes(const Statement& s, Type type) {
   const auto& o = s.operands;
   const std::string_view op = s.op[0];
-  std::vector<Row> sources;
+  std::array<Row, 4> sources{};
   const std::size_t values = op == "shfl" ? 3 : op == "activemask" ? 0 : 1;
   for (std::size_t n = 1; n <= values; ++n)
-    sources.push_back(op == "vote" ? predicate_in(o.at(n)) : in(s, o.at(n), op == "match" ? type : Type::u32));
-  const Row members = o.size() > values + 1 ? in(s, o[values + 1], Type::u32) : Row{};
-  if (op != "activemask" && !members) unsupported();  // before .sync
-  Instruction& i = emit(s);
+    sources[n - 1] = op == "vote" ? predicate_in(o.at(n)) : in(s, o.at(n), op == "match" ? type : Type::u32);
+  if (op != "activemask") sources[3] = in(s, o.at(values + 1), Type::u32);  // none before .sync
+  Instruction& i = put(s, sources);
   if (op != "activemask") i.flow = Flow::warp_sync;
-  i.d = out(o.at(0));
-  i.d2 = second(o[0]);
-  std::copy(sources.begin(), sources.end(), i.s.begin());
-  i.s[3] = members;
   set(i, warp_handler(s, type, i));
 }
 
@@ -471,9 +413,7 @@ void Decoder::arithmetic(const Statement& s, Type type) {
   const bool fp = is_fp(type);
   if (type == Type::pred) {  // and, or, xor, not
     const Row a = predicate_in(o.at(1)), b = op == "not" ? a : predicate_in(o.at(2));
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s = {a, b, {}, {}};
+    Instruction& i = put(s, {a, b});
     i.immediate = (o[1].negated ? 1u : 0u) | (op != "not" && o[2].negated ? 2u : 0u);
     const auto join = [&]<class F>(F) {
       set(i, [](Warp& w, const Instruction& instruction, u32 mask) {
@@ -489,13 +429,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     else unsupported();
     return;
   }
-  static const std::unordered_map<std::string_view, std::size_t> counts{
-      {"not", 1}, {"neg", 1},   {"abs", 1}, {"popc", 1}, {"clz", 1},  {"brev", 1}, {"bfind", 1},     {"sqrt", 1},
-      {"rcp", 1}, {"rsqrt", 1}, {"sin", 1}, {"cos", 1},  {"lg2", 1},  {"ex2", 1},  {"tanh", 1},      {"fma", 3},
-      {"mad", 3}, {"madc", 3},  {"sad", 3}, {"dp4a", 3}, {"dp2a", 3}, {"fns", 3},  {"vabsdiff2", 3}, {"vabsdiff4", 3},
-      {"bfe", 3}, {"bfi", 4},   {"shf", 3}, {"lop3", 3}, {"prmt", 3}};
-  const auto found = counts.find(op);
-  const std::size_t count = found == counts.end() ? 2 : found->second;
+  const std::size_t count = has(" not neg abs popc clz brev bfind sqrt rcp rsqrt sin cos lg2 ex2 tanh ", op) ? 1
+                            : has(" fma mad madc sad dp4a dp2a vabsdiff4 bfe shf lop3 prmt ", op)            ? 3
+                            : op == "bfi"                                                                    ? 4
+                                                                                                             : 2;
   std::array<Row, 4> sources{};
   for (std::size_t n = 0; n < count; ++n) {
     Type source_type = type;
@@ -504,9 +441,7 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     const bool wide = s.is("wide") && n == 2;
     sources[n] = in(s, o.at(n + 1), source_type, wide ? 2 * size_of(type) : 0);
   }
-  Instruction& i = emit(s);
-  i.d = out(o.at(0));
-  i.s = sources;
+  Instruction& i = put(s, sources);
   if (op == "lop3") {
     if (o.size() != 5 || o[4].kind != Operand::constant) unsupported();  // lop3.BoolOp
     i.immediate = o[4].bits;
@@ -517,10 +452,9 @@ void Decoder::arithmetic(const Statement& s, Type type) {
 void Decoder::statement(const Statement& s) {
   const std::string_view op = s.op[0];
   for (const auto& [name, what] : families)
-    if (op == name || (op == "barrier" && s.is("cluster") && name == "cluster"))
+    if (has(name, op == "barrier" && s.is("cluster") ? "cluster" : op))
       throw Refusal(std::string(what) + " not emulated");
-  for (std::size_t n = 0; n < s.op.size(); ++n)
-    if (!s.understood || !knows(op, n == 0 ? "" : s.op[n])) unsupported();
+  if (!s.understood || !knows(s)) unsupported();
   const auto& o = s.operands;
   Type type = Type::none;
   for (std::size_t n = s.op.size(); n-- > 1 && type == Type::none;) type = type_of(s.op[n]);
@@ -547,10 +481,7 @@ void Decoder::statement(const Statement& s) {
   }
   if (op == "setp" || op == "set") {
     const Row a = in(s, o.at(1), type), b = in(s, o.at(2), type), c = o.size() > 3 ? predicate_in(o[3]) : Row{};
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.d2 = second(o[0]);
-    i.s = {a, b, c, {}};
+    Instruction& i = put(s, {a, b, c});
     if (c) i.immediate = (s.is("and") ? 1u : s.is("or") ? 2u : s.is("xor") ? 3u : 0u) | (o[3].negated ? 4u : 0u);
     if (op == "set") {
       const Type result = type_of(s.op[s.op.size() - 2]);
@@ -564,10 +495,7 @@ void Decoder::statement(const Statement& s) {
     return;
   }
   if (op == "selp") {
-    const Row a = in(s, o.at(1), type), b = in(s, o.at(2), type), c = predicate_in(o.at(3));
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s = {a, b, c, {}};
+    Instruction& i = put(s, {in(s, o.at(1), type), in(s, o.at(2), type), predicate_in(o.at(3))});
     i.immediate = o[3].negated;
     const auto choose = []<class T>(T) -> Handler {
       return [](Warp& w, const Instruction& instruction, u32 mask) {
@@ -581,18 +509,11 @@ void Decoder::statement(const Statement& s) {
     return;
   }
   if (op == "cvta") {
-    const Row a = in(s, o.at(1), type);
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s[0] = a;
-    set(i, is_shared(s) ? cvta_handler(s.is("to"), size_of(type)) : move_handler(size_of(type)));
-    return;
+    const unsigned bytes = size_of(type);
+    return set(put(s, {in(s, o.at(1), type)}), is_shared(s) ? cvta_handler(s.is("to"), bytes) : move_handler(bytes));
   }
   if (op == "isspacep") {
-    const Row a = in(s, o.at(1), Type::u64);
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s[0] = a;
+    Instruction& i = put(s, {in(s, o.at(1), Type::u64)});
     if (!is_shared(s) && !s.is("local") && !s.is("global")) unsupported();
     i.immediate = static_cast<u64>(is_shared(s) ? Space::shared : s.is("local") ? Space::local : Space::global);
     i.run = isspacep;
@@ -602,33 +523,17 @@ void Decoder::statement(const Statement& s) {
     const Type to = type_of(s.op[s.op.size() - 2]), from = type_of(s.op.back());
     const unsigned bytes = bytes_of(o.at(1), from);
     const Row a = in(s, o[1], from, bytes), b = o.size() > 2 ? in(s, o[2], from) : Row{};
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s[0] = a;
-    i.s[1] = b;
-    const bool pairs = to == Type::f16x2 || to == Type::bf16x2 || to == Type::e4m3x2 || to == Type::e5m2x2;
-    if (o.size() > 2 && !(pairs && from == Type::f32)) unsupported();
-    if (o.size() == 2 && pairs && from == Type::f32) unsupported();
+    Instruction& i = put(s, {a, b});
+    const bool pair = (to == Type::f16x2 || to == Type::bf16x2) && from == Type::f32;
+    if (o.size() != (pair ? 3 : 2)) unsupported();
     set(i, conversion_handler(s, to, from, bytes_of(o[0], to), bytes, i));
     return;
   }
-  if (op == "membar" || op == "fence") {
-    emit(s).run = fence;
-    return;
-  }
-  if (op == "nanosleep") {
-    emit(s).run = yield;
-    return;
-  }
-  if (op == "trap") {
-    emit(s).run = trap;
-    return;
-  }
-  if (op == "prefetch" || op == "prefetchu" || op == "griddepcontrol") {  // hints
-    emit(s).run = no_effect;
-    return;
-  }
-  arithmetic(s, type);
+  if (op == "membar" || op == "fence") emit(s).run = fence;
+  else if (op == "nanosleep") emit(s).run = yield;
+  else if (op == "trap") emit(s).run = trap;
+  else if (has(" prefetch prefetchu griddepcontrol ", op)) emit(s).run = no_effect;  // hints
+  else arithmetic(s, type);
 }
 
 void Decoder::decode_function(std::size_t number) {
@@ -702,8 +607,18 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   kernel->function = &function;
   kernel->title = demangled(function.name);
   Decoder(*kernel, program).decode(function);
+  Attributes& a = kernel->attributes;
+  a.shared = kernel->shared - reserved_shared;
+  a.local = kernel->functions[0].frame;
+  a.registers = kernel->functions[0].registers / (warp_size * 4);
+  a.max_threads = function.max_threads;
+  a.complete = std::ranges::none_of(kernel->code, [](const Instruction& i) { return i.run == not_emulated; });
+  a.parameter_bytes = function.param_bytes;
+  for (const Variable* param : function.params) a.parameters.push_back({param->offset, param->size});
   return kernel;
 }
+
+const Attributes& attributes(const Kernel& kernel) { return kernel.attributes; }
 
 u64 Program::Parts::address_of(std::string_view function) {
   const auto found = std::find(addressed.begin(), addressed.end(), function);
@@ -716,39 +631,26 @@ const std::string* Program::Parts::function_at(u64 address) const {
   return address % 16 == 0 && index < addressed.size() ? &addressed[index] : nullptr;
 }
 
-Program::Program(std::string text, const std::function<std::uintptr_t(std::size_t)>& allocate,
-                 const DeviceMemory& device_memory)
+Program::Program(std::string text, const std::function<Place(std::size_t)>& allocate)
     : parts_(std::make_unique<Parts>(std::move(text))) {
-  constexpr std::size_t red_zone = 64;
   Module& module = parts_->module;
-  std::vector<Variable*> variables;
-  std::size_t bytes = 0;
+  std::vector<std::pair<const Variable*, u8*>> variables;
   for (auto& [name, v] : module.variables()) {
     if ((v.space != Space::global && v.space != Space::constant) || v.external) continue;
-    bytes = (bytes + std::max<std::size_t>(v.align, 16) - 1) / std::max<std::size_t>(v.align, 16) *
-            std::max<std::size_t>(v.align, 16);
-    v.offset = bytes;
-    bytes += std::max<std::size_t>(v.size, 1) + red_zone;
-    variables.push_back(&v);
+    const Place place = allocate(v.size);
+    v.memory = place.address;
+    variables.push_back({&v, static_cast<u8*>(place.view)});
   }
-  if (variables.empty()) return;
-  const std::uintptr_t begin = allocate(bytes);
-  const auto view = [&](const Variable& v) { return reinterpret_cast<u8*>(device_memory.view(v.memory)); };
-  for (Variable* const v : variables) {
-    v->memory = begin + v->offset;
-    std::memset(view(*v), 0, v->size);
-    std::copy_n(v->init.begin(), std::min(v->init.size(), v->size), view(*v));
-    parts_->variables.push_back({v->memory, v->memory + v->size});
-  }
-  for (const Variable* const v : variables)
+  for (const auto& [v, view] : variables) {
+    std::memset(view, 0, v->size);
+    std::copy_n(v->init.begin(), std::min(v->init.size(), v->size), view);
     for (const Variable::Reference& r : v->references) {
       const Variable* other = module.variable(r.symbol);
       const u64 address = static_cast<u64>(r.offset) + (other ? other->memory : parts_->address_of(r.symbol));
-      if (r.byte >= 0) view(*v)[r.at] = static_cast<u8>(address >> 8 * r.byte);
-      else std::memcpy(view(*v) + r.at, &address, 8);
+      if (r.byte >= 0) view[r.at] = static_cast<u8>(address >> 8 * r.byte);
+      else std::memcpy(view + r.at, &address, 8);
     }
-  std::sort(parts_->variables.begin(), parts_->variables.end(),
-            [](const Range& x, const Range& y) { return x.begin < y.begin; });
+  }
 }
 Program::~Program() = default;
 
@@ -765,6 +667,5 @@ Range Program::variable(const std::string& name) {
   const Variable* v = parts_->module.variable(name);
   return v && v->memory ? Range{v->memory, v->memory + v->size} : Range{};
 }
-const std::vector<Range>& Program::variables() const { return parts_->variables; }
 
 }  // namespace emulated_gpu::ptx

@@ -1,44 +1,12 @@
 // Floating-point arithmetic, and comparisons of all types.
 #include "floats.hpp"
 
-#include <cfenv>
 #include <string>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include "handlers.hpp"
 
 namespace emulated_gpu::ptx {
 namespace {
-
-// Carries out `handler` with a rounding mode of the processor.
-template <Handler handler, Rounding rounding>
-void rounded(Warp& w, const Instruction& i, u32 mask) {
-#if defined(__x86_64__)
-  constexpr unsigned modes[] = {0, 0x6000, 0x2000, 0x4000};
-  const unsigned old = _mm_getcsr();
-  _mm_setcsr((old & ~0x6000u) | modes[static_cast<int>(rounding)]);
-#else
-  constexpr int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
-  std::fesetround(modes[static_cast<int>(rounding)]);
-#endif
-  asm volatile("" ::: "memory");  // keeps the arithmetic between the changes of the mode
-  handler(w, i, mask);
-  asm volatile("" ::: "memory");
-#if defined(__x86_64__)
-  _mm_setcsr(old);
-#else
-  std::fesetround(FE_TONEAREST);
-#endif
-}
-template <Handler handler>
-Handler with_rounding(const Statement& s) {
-  if (s.is("rz")) return rounded<handler, Rounding::zero>;
-  if (s.is("rm")) return rounded<handler, Rounding::down>;
-  if (s.is("rp")) return rounded<handler, Rounding::up>;
-  return handler;
-}
 
 // O on f32 with its modifiers.
 template <class O, bool ftz, bool sat>

@@ -1,9 +1,15 @@
-// floats.hpp: the 16-bit and 8-bit floating-point types, and the rules of GPUs for f32. Internal to the interpreter.
+// floats.hpp: the 16-bit floating-point types, and the rules of GPUs for f32. Internal to the interpreter.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
 
 #include "interpreter.hpp"
 
@@ -16,55 +22,42 @@ inline float canonical(float v) { return v != v ? std::bit_cast<float>(0x7ffffff
 inline double canonical(double v) { return v; }
 inline float flushed(float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; }
 
-// The nearest float whose mantissa is odd if `v` is no float: it may be rounded once more without error.
-inline float to_odd(double v) {
-  const float f = static_cast<float>(v);
-  if (v != v || std::isinf(v) || static_cast<double>(f) == v) return f;
-  u32 bits = std::bit_cast<u32>(f);
-  if (std::fabs(static_cast<double>(f)) > std::fabs(v)) --bits;
-  return std::bit_cast<float>(bits | 1);
-}
+template <int exponent_bits, int mantissa_bits>
+struct Float16 {
+  static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
+  static constexpr u32 infinity = ((1u << exponent_bits) - 1) << mantissa_bits;
+  u16 bits;
 
-struct half {
-  u16 bits;
-  static half of(float f) {  // to nearest even, without branches
-    const u32 raw = std::bit_cast<u32>(f), sign = raw & 0x80000000u, v = raw ^ sign;
-    constexpr u32 magic = 126u << 23;  // adding it shifts the bits of a subnormal number to their place
-    const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(v) + std::bit_cast<float>(magic)) - magic;
-    const u32 normal = (v + 0xc8000fffu + (v >> 13 & 1)) >> 13;
-    const u32 finite = v < 0x38800000u ? subnormal : normal;
-    const u32 special = v > 0x7f800000u ? 0x7fffu : 0x7c00u | sign >> 16;
-    return {static_cast<u16>(v >= 0x47800000u ? special : finite | sign >> 16)};
+  // `v` rounded once; `saturate` gives the largest number instead of infinity.
+  static Float16 of(double v, Rounding rounding = Rounding::nearest, bool saturate = false) {
+    const u64 raw = std::bit_cast<u64>(v), mantissa = (raw & ((u64{1} << 52) - 1)) | u64{1} << 52;
+    const bool negative = raw >> 63;
+    const int exponent = static_cast<int>(raw >> 52 & 0x7ff) - 1023, least = 1 - bias;
+    // The bits that do not fit. The hidden bit of a normal number adds one to the exponent, and so does a carry.
+    const int out = std::min(52 - mantissa_bits + std::max(least - exponent, 0), 63);
+    const u64 rest = mantissa << (64 - out), half = u64{1} << 63;
+    u64 value = (static_cast<u64>(std::max(exponent, least) + bias - 1) << mantissa_bits) + (mantissa >> out);
+    const bool away = rounding == (negative ? Rounding::down : Rounding::up);
+    value += rounding == Rounding::nearest ? rest > half || (rest == half && (value & 1)) : away && rest != 0;
+    if (value >= infinity) {
+      const bool finite = saturate || (exponent < 1024 && rounding != Rounding::nearest && !away);
+      value = infinity - finite;
+    }
+    if (v != v) return {0x7fff};
+    return {static_cast<u16>((v == 0 ? 0 : value) | u32{negative} << 15)};
   }
-  static half of(double d) { return of(to_odd(d)); }
   operator float() const {
-    const u32 shifted = (bits & 0x7fffu) << 13, exponent = shifted & 0x0f800000u;
-    const u32 normal = shifted + 0x38000000u;
-    const float subnormal = std::bit_cast<float>(normal + 0x00800000u) - std::bit_cast<float>(0x38800000u);
-    const u32 value = exponent == 0x0f800000u ? normal + 0x38000000u
-                      : exponent              ? normal
-                                              : std::bit_cast<u32>(subnormal);
-    return std::bit_cast<float>(value | static_cast<u32>(bits & 0x8000u) << 16);
+    const u32 sign = (bits & 0x8000u) << 16, rest = (bits & 0x7fffu) << (23 - mantissa_bits);
+    // As a float it would have a smaller exponent.
+    constexpr float scale = std::bit_cast<float>(static_cast<u32>(127 + 127 - bias) << 23);
+    const float finite = std::bit_cast<float>(sign | rest) * scale;
+    return (bits & 0x7fffu) >= infinity ? std::bit_cast<float>(sign | 0x7f800000u | rest) : finite;
   }
 };
-struct bfloat {
-  u16 bits;
-  static bfloat of(float f) {
-    const u32 b = std::bit_cast<u32>(f);
-    return {static_cast<u16>(f != f ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16)};
-  }
-  static bfloat of(double d) { return of(to_odd(d)); }
-  operator float() const { return std::bit_cast<float>(static_cast<u32>(bits) << 16); }
-};
+using half = Float16<5, 10>;
+using bfloat = Float16<8, 7>;
 template <class T>
 constexpr bool is_small = sizeof(T) == 2;
-
-// A float of any type from its value, rounded once.
-template <class T>
-T float_of(double v) {
-  if constexpr (is_small<T>) return T::of(v);
-  else return static_cast<T>(v);
-}
 
 // a * b + c, rounded once. The product is exact in double; the sum is rounded to odd there.
 template <class T>
@@ -94,6 +87,34 @@ u32 pair_of(T low, T high) {
 template <class T>
 T clamped(T v) {  // .sat
   return v > 0 ? (v < 1 ? v : T{1}) : T{0};
+}
+
+// Carries out `handler` with a rounding mode of the processor.
+template <Handler handler, Rounding rounding>
+void rounded(Warp& w, const Instruction& i, u32 mask) {
+#if defined(__x86_64__)
+  constexpr unsigned modes[] = {0, 0x6000, 0x2000, 0x4000};
+  const unsigned old = _mm_getcsr();
+  _mm_setcsr((old & ~0x6000u) | modes[static_cast<int>(rounding)]);
+#else
+  constexpr int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+  std::fesetround(modes[static_cast<int>(rounding)]);
+#endif
+  asm volatile("" ::: "memory");  // keeps the arithmetic between the changes of the mode
+  handler(w, i, mask);
+  asm volatile("" ::: "memory");
+#if defined(__x86_64__)
+  _mm_setcsr(old);
+#else
+  std::fesetround(FE_TONEAREST);
+#endif
+}
+template <Handler handler>
+Handler with_rounding(const Statement& s) {
+  if (s.is("rz")) return rounded<handler, Rounding::zero>;
+  if (s.is("rm")) return rounded<handler, Rounding::down>;
+  if (s.is("rp")) return rounded<handler, Rounding::up>;
+  return handler;
 }
 
 }  // namespace emulated_gpu::ptx

@@ -123,38 +123,17 @@ Handler dot(const Statement& s) {
     return b ? each<Dot<S, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<S, u8, pairs, first>, u32, u32, u32, u32>;
   return b ? each<Dot<U, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<U, u8, pairs, first>, u32, u32, u32, u32>;
 }
-// The differences of bytes, or of 16-bit values, or their sum added to c.
-template <int bits, bool sum>
+// The differences of bytes, or their sum added to c.
+template <bool sum>
 struct Differences {
   u32 operator()(u32 a, u32 b, u32 c) const {
     u32 all = 0;
-    for (int at = 0; at < 32; at += bits) {
-      const u32 x = a >> at & ((1u << bits) - 1), y = b >> at & ((1u << bits) - 1), difference = x < y ? y - x : x - y;
+    for (int at = 0; at < 32; at += 8) {
+      const u32 x = a >> at & 0xff, y = b >> at & 0xff, difference = x < y ? y - x : x - y;
       if (sum) c += difference;
       else all |= difference << at;
     }
     return sum ? c : all;
-  }
-};
-// F on both 16-bit halves.
-template <class T, class F>
-struct Halves {
-  u32 operator()(u32 a, u32 b) const {
-    const auto one = [&](int at) { return static_cast<u16>(F{}(static_cast<T>(a >> at), static_cast<T>(b >> at))); };
-    return u32{one(16)} << 16 | one(0);
-  }
-};
-template <class F>
-Handler halves(Type type, F) {
-  return type == Type::s16x2 ? each<Halves<s16, F>, u32, u32, u32> : each<Halves<u16, F>, u32, u32, u32>;
-}
-struct FindNth {  // fns
-  u32 operator()(u32 word, u32 base, u32 offset) const {
-    auto count = static_cast<s32>(offset);
-    if (count == 0) return base < 32 && word >> base & 1 ? base : ~0u;
-    for (s32 at = static_cast<s32>(base), step = count < 0 ? -1 : 1; at >= 0 && at < 32; at += step)
-      if (word >> at & 1 && (count -= step) == 0) return static_cast<u32>(at);
-    return ~0u;
   }
 };
 struct Extract {  // bfe
@@ -284,18 +263,10 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
     if (op.starts_with("sub")) return carry<Sum::subtract>(type);
     if (op.starts_with("mad")) return s.is("hi") ? carry<Sum::high>(type) : carry<Sum::low>(type);
   }
-  if (type == Type::s16x2 || type == Type::u16x2) {
-    if (op == "add") return halves(type, [](auto a, auto b) { return a + b; });
-    if (op == "min") return halves(type, [](auto a, auto b) { return a < b ? a : b; });
-    if (op == "max") return halves(type, [](auto a, auto b) { return a > b ? a : b; });
-    return nullptr;
-  }
-  if (op == "vabsdiff2" || op == "vabsdiff4") {
+  if (op == "vabsdiff4") {
     if (std::ranges::count(s.op, "u32") != 3) return nullptr;
-    if (op == "vabsdiff2") return s.is("add") ? three<Differences<16, true>> : three<Differences<16, false>>;
-    return s.is("add") ? three<Differences<8, true>> : three<Differences<8, false>>;
+    return s.is("add") ? three<Differences<true>> : three<Differences<false>>;
   }
-  if (op == "fns") return three<FindNth>;
   if (op == "add") return bits<2>(type, [](auto a, auto b) { return a + b; });
   if (op == "sub") return bits<2>(type, [](auto a, auto b) { return a - b; });
   if (op == "mul" || op == "mad") return multiply(s, type, op == "mad");

@@ -95,6 +95,7 @@ struct Kernel {
   const Program::Parts* program = nullptr;
   const Function* function = nullptr;
   std::string title;  // the demangled name
+  Attributes attributes;
   std::vector<Instruction> code;
   std::vector<Code> functions;  // 0: the kernel
   std::map<std::string_view, int> number_of;
@@ -112,7 +113,6 @@ struct Program::Parts {
 
   mutable std::mutex mutex;
   Module module;
-  std::vector<Range> variables;
   std::deque<std::string> addressed;  // functions whose address is taken
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
@@ -130,7 +130,6 @@ struct Context {
   std::vector<Range> hits;  // for each memory instruction the range that it used last
   std::string output;       // of printf
   u64 workspace = 0;        // of cooperative groups: 64 bytes for grid.sync
-  u64 thread_instructions = 0;
 };
 
 struct Frame {  // of the caller
@@ -200,7 +199,7 @@ Handler move_handler(unsigned bytes);
 Handler pack_handler(unsigned whole, unsigned part);
 Handler unpack_handler(unsigned whole, unsigned part);
 Handler special_handler(unsigned bytes);
-bool special_register(std::string_view name, u64& number);
+bool special_register(std::string_view name, Instruction& i);  // false if there is none
 Handler cvta_handler(bool to_shared, unsigned bytes);
 void isspacep(Warp& w, const Instruction& i, u32 mask);
 void frame_address(Warp& w, const Instruction& i, u32 mask);

@@ -153,15 +153,6 @@ template <class T, class R>
 struct Load {
   static void run(Warp& w, const Instruction& i, u32 mask) {
     u64 address[warp_size];
-    find_addresses(w, i, mask, address, sizeof(T), Access::read);
-    R* const d = w.row<R>(i.d);
-    for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l])); });
-  }
-};
-template <class T, class R>
-struct LoadVector {
-  static void run(Warp& w, const Instruction& i, u32 mask) {
-    u64 address[warp_size];
     const std::vector<Row>& rows = i.extra->rows;
     find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::read);
     for (std::size_t n = 0; n < rows.size(); ++n) {
@@ -174,27 +165,15 @@ template <class T, class R>
 struct Store {
   static void run(Warp& w, const Instruction& i, u32 mask) {
     u64 address[warp_size];
-    const R* b = w.row<R>(i.s[1]);
-    find_addresses(w, i, mask, address, sizeof(T), Access::write, {b, sizeof(R)});
-    for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
-      const int l = std::countr_zero(mask);
-      store(address[l], static_cast<T>(b[l]));
-    }
-  }
-};
-template <class T, class R>
-struct StoreVector {
-  static void run(Warp& w, const Instruction& i, u32 mask) {
-    u64 address[warp_size];
     const std::vector<Row>& rows = i.extra->rows;
     T values[warp_size][16 / sizeof(T)];
     for (std::size_t n = 0; n < rows.size(); ++n)
       for_lanes(mask, [&](int l) { values[l][n] = static_cast<T>(w.row<R>(rows[n])[l]); });
     find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write,
                    {values, sizeof values[0]});
-    for (; mask; mask &= mask - 1) {
+    for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
       const int l = std::countr_zero(mask);
-      std::memcpy(reinterpret_cast<void*>(address[l]), values[l], sizeof(T) * rows.size());
+      for (std::size_t n = 0; n < rows.size(); ++n) store(address[l] + n * sizeof(T), values[l][n]);
     }
   }
 };
@@ -213,21 +192,12 @@ Handler access(Type type, unsigned register_bytes) {
       default: return nullptr;
     }
   };
-  switch (type) {
-    case Type::u8: return pick(u8{});
-    case Type::s8: return pick(s8{});
-    case Type::u16:
-    case Type::f16:
-    case Type::bf16: return pick(u16{});
-    case Type::s16: return register_bytes == 2 ? pick(u16{}) : pick(s16{});
-    case Type::u32:
-    case Type::f32:
-    case Type::f16x2:
-    case Type::bf16x2: return pick(u32{});
-    case Type::s32: return register_bytes == 4 ? pick(u32{}) : pick(s32{});
-    case Type::u64:
-    case Type::s64:
-    case Type::f64: return pick(u64{});
+  const bool extends = size_of(type) < register_bytes;
+  switch (size_of(type)) {
+    case 1: return type == Type::s8 ? pick(s8{}) : pick(u8{});
+    case 2: return extends && type == Type::s16 ? pick(s16{}) : pick(u16{});
+    case 4: return extends && type == Type::s32 ? pick(s32{}) : pick(u32{});
+    case 8: return pick(u64{});
     default: return nullptr;
   }
 }
@@ -333,10 +303,8 @@ void cvta(Warp& w, const Instruction& i, u32 mask) {
 }  // namespace
 
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
-  const bool vector = s.is("v2") || s.is("v4") || s.is("v8");
-  if (s.op[0] == "ld") return vector ? access<LoadVector>(type, register_bytes) : access<Load>(type, register_bytes);
-  if (s.op[0] == "st") return vector ? access<StoreVector>(type, register_bytes) : access<Store>(type, register_bytes);
-  return vector ? nullptr : atomic_handler(s, type);
+  if (s.op[0] == "ld") return access<Load>(type, register_bytes);
+  return s.op[0] == "st" ? access<Store>(type, register_bytes) : atomic_handler(s, type);
 }
 
 Handler cvta_handler(bool to_shared, unsigned bytes) {

@@ -12,39 +12,28 @@
 
 namespace emulated_gpu::ptx {
 
+namespace {
+
+struct NamedType {
+  std::string_view name;
+  Type type;
+  unsigned size;
+};
+constexpr NamedType types[] = {{"pred", Type::pred, 1},     {"u8", Type::u8, 1},      {"u16", Type::u16, 2},
+                               {"u32", Type::u32, 4},       {"u64", Type::u64, 8},    {"s8", Type::s8, 1},
+                               {"s16", Type::s16, 2},       {"s32", Type::s32, 4},    {"s64", Type::s64, 8},
+                               {"b8", Type::u8, 1},         {"b16", Type::u16, 2},    {"b32", Type::u32, 4},
+                               {"b64", Type::u64, 8},       {"f16", Type::f16, 2},    {"bf16", Type::bf16, 2},
+                               {"f32", Type::f32, 4},       {"f64", Type::f64, 8},    {"f16x2", Type::f16x2, 4},
+                               {"bf16x2", Type::bf16x2, 4}, {"b128", Type::b128, 16}, {"", Type::none, 8}};
+
+}  // namespace
+
 Type type_of(std::string_view name) {
-  static const std::unordered_map<std::string_view, Type> types{
-      {"pred", Type::pred},     {"u8", Type::u8},       {"u16", Type::u16},       {"u32", Type::u32},
-      {"u64", Type::u64},       {"s8", Type::s8},       {"s16", Type::s16},       {"s32", Type::s32},
-      {"s64", Type::s64},       {"b8", Type::u8},       {"b16", Type::u16},       {"b32", Type::u32},
-      {"b64", Type::u64},       {"f16", Type::f16},     {"bf16", Type::bf16},     {"e4m3x2", Type::e4m3x2},
-      {"e5m2x2", Type::e5m2x2}, {"f16x2", Type::f16x2}, {"bf16x2", Type::bf16x2}, {"f32", Type::f32},
-      {"f64", Type::f64},       {"b128", Type::b128},   {"s16x2", Type::s16x2},   {"u16x2", Type::u16x2}};
-  const auto found = types.find(name);
-  return found == types.end() ? Type::none : found->second;
+  const auto* const found = std::ranges::find(types, name, &NamedType::name);
+  return found == std::end(types) ? Type::none : found->type;
 }
-unsigned size_of(Type type) {
-  switch (type) {
-    case Type::u8:
-    case Type::s8:
-    case Type::pred: return 1;
-    case Type::u16:
-    case Type::s16:
-    case Type::f16:
-    case Type::bf16:
-    case Type::e4m3x2:
-    case Type::e5m2x2: return 2;
-    case Type::u32:
-    case Type::s32:
-    case Type::f32:
-    case Type::f16x2:
-    case Type::bf16x2:
-    case Type::s16x2:
-    case Type::u16x2: return 4;
-    case Type::b128: return 16;
-    default: return 8;
-  }
-}
+unsigned size_of(Type type) { return std::ranges::find(types, type, &NamedType::type)->size; }
 
 std::string demangled(const std::string& name) {
   int status = 0;
@@ -206,11 +195,11 @@ void read_initial(Lexer& in, Variable& variable, Type type) {
 }
 
 bool space_of(std::string_view token, Space& space) {
-  static const std::unordered_map<std::string_view, Space> spaces{{".global", Space::global},
-                                                                  {".const", Space::constant},
-                                                                  {".shared", Space::shared},
-                                                                  {".local", Space::local},
-                                                                  {".param", Space::param}};
+  static const std::map<std::string_view, Space> spaces{{".global", Space::global},
+                                                        {".const", Space::constant},
+                                                        {".shared", Space::shared},
+                                                        {".local", Space::local},
+                                                        {".param", Space::param}};
   const auto found = spaces.find(token);
   if (found != spaces.end()) space = found->second;
   return found != spaces.end();

@@ -28,12 +28,8 @@ enum class Type : std::uint8_t {
   s64,
   f16,
   bf16,
-  e4m3x2,
-  e5m2x2,
   f16x2,
   bf16x2,
-  s16x2,
-  u16x2,
   f32,
   f64,
   b128

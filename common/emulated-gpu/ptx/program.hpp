@@ -19,15 +19,15 @@ struct Range {
 
 // Why a kernel failed; `text` is one line with kernel, block, thread and instruction.
 struct [[gnu::visibility("default")]] Fault {
-  enum Kind {
-    illegal_address,
-    misaligned_address,
-    trap,
-    assertion,
-    deadlock,
-    stack_overflow,
-    invalid_pc,
-    not_emulated
+  enum Kind {  // with the numbers of CUDA's errors
+    illegal_address = 700,
+    deadlock = 702,  // cudaErrorLaunchTimeout
+    assertion = 710,
+    stack_overflow = 714,
+    misaligned_address = 716,
+    invalid_pc = 718,
+    trap = 719,         // cudaErrorLaunchFailure
+    not_emulated = 801  // cudaErrorNotSupported
   } kind;
   std::string text;
 };
@@ -68,17 +68,19 @@ struct Kernel;
 
 class [[gnu::visibility("default")]] Program {
  public:
-  // `allocate` returns device memory for the variables. Throws Refusal.
-  Program(std::string text, const std::function<std::uintptr_t(std::size_t)>& allocate,
-          const DeviceMemory& device_memory);
+  struct Place {
+    std::uintptr_t address;
+    void* view;  // where the emulation finds it
+  };
+  // `allocate` returns device memory for a variable. Throws Refusal.
+  Program(std::string text, const std::function<Place(std::size_t)>& allocate);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   // Null if there is none. A kernel that comes to an instruction that is not emulated fails there.
   const Kernel* kernel(const std::string& name);
-  Range variable(const std::string& name);      // empty if there is none
-  const std::vector<Range>& variables() const;  // sorted
+  Range variable(const std::string& name);  // empty if there is none
 
   struct Parts;
 
@@ -86,9 +88,8 @@ class [[gnu::visibility("default")]] Program {
   std::unique_ptr<Parts> parts_;
 };
 
-[[gnu::visibility("default")]] Attributes attributes(const Kernel& kernel);
-// Throws Fault. Returns the number of thread instructions.
-[[gnu::visibility("default")]] std::uint64_t run(const Kernel& kernel, const Launch& launch,
-                                                 const Surroundings& surroundings);
+[[gnu::visibility("default")]] const Attributes& attributes(const Kernel& kernel);
+[[gnu::visibility("default")]] void run(const Kernel& kernel, const Launch& launch,
+                                        const Surroundings& surroundings);  // throws Fault
 
 }  // namespace emulated_gpu::ptx

@@ -169,11 +169,6 @@ bool run_warp(Warp& w) {
   const Kernel& kernel = *c.kernel;
   const Instruction* const code = kernel.code.data();
   int budget = backward_branches;
-  u64 count = 0;
-  struct Count {
-    u64 &sum, &count;
-    ~Count() { sum += count; }
-  } count_at_end{c.thread_instructions, count};
   const auto set_pc = [&](u32 mask, u32 pc) { for_lanes(mask, [&](int l) { w.pc[l] = pc; }); };
   for (;;) {
     const u32 ready = w.alive & ~w.at_barrier & ~w.at_sync;
@@ -196,7 +191,6 @@ bool run_warp(Warp& w) {
         const u32 p = *reinterpret_cast<const u32*>(w.base + i.guard);
         m &= i.guard_negated ? ~p : p;
       }
-      count += static_cast<unsigned>(std::popcount(m));
       if (i.flow == Flow::next) {
         if (m) i.run(w, i, m);
         ++pc;
@@ -453,7 +447,7 @@ void Block::report_deadlock() const {
        "waits forever, because " + std::to_string(alive) + " threads are left and more are expected");
 }
 
-u64 run(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings) {
+void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings) {
 #if defined(__x86_64__)
   struct RoundingMode {  // the program may have changed that of its thread
     unsigned old = _mm_getcsr();
@@ -464,7 +458,7 @@ u64 run(const Kernel& kernel, const Launch& launch, const Surroundings& surround
   const u64 blocks = u64{launch.grid[0]} * launch.grid[1] * launch.grid[2];
   alignas(64) u8 workspace[64] = {};
   std::vector<std::unique_ptr<Block>> resident, idle;
-  u64 next = 0, instructions = 0;
+  u64 next = 0;
   const auto admit = [&] {
     if (idle.empty())
       idle.push_back(std::make_unique<Block>(kernel, launch, surroundings,
@@ -474,7 +468,6 @@ u64 run(const Kernel& kernel, const Launch& launch, const Surroundings& surround
     resident.back()->start(next++);
   };
   const auto finish = [&](Block& block) {
-    instructions += std::exchange(block.context.thread_instructions, 0);
     if (!block.context.output.empty()) std::fwrite(block.context.output.data(), 1, block.context.output.size(), stdout);
     block.context.output.clear();
     std::fflush(stdout);
@@ -504,19 +497,6 @@ u64 run(const Kernel& kernel, const Launch& launch, const Surroundings& surround
     for (const auto& block : resident) finish(*block);
     throw;
   }
-  return instructions;
-}
-
-Attributes attributes(const Kernel& kernel) {
-  Attributes a;
-  a.shared = kernel.shared - reserved_shared;
-  a.local = kernel.functions[0].frame;
-  a.registers = kernel.functions[0].registers / (warp_size * 4);
-  a.max_threads = kernel.function->max_threads;
-  a.complete = std::ranges::none_of(kernel.code, [](const Instruction& i) { return i.run == not_emulated; });
-  a.parameter_bytes = kernel.function->param_bytes;
-  for (const Variable* param : kernel.function->params) a.parameters.push_back({param->offset, param->size});
-  return a;
 }
 
 }  // namespace emulated_gpu::ptx

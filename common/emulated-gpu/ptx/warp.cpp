@@ -9,7 +9,6 @@ namespace emulated_gpu::ptx {
 namespace {
 
 // The lanes of the mask have met: the scheduler waits for the members.
-
 // immediate: 0 up, 1 down, 2 butterfly, 3 index
 void shuffle(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
@@ -20,23 +19,11 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
     const int l = std::countr_zero(rest);
     const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
     const int last = (l & segment) | (clamp & ~segment);
-    int from = 0;
-    bool good = false;
-    switch (i.immediate) {
-      case 0:
-        from = l - amount;
-        good = from >= last;
-        break;
-      case 1:
-        from = l + amount;
-        good = from <= last;
-        break;
-      case 2:
-        from = l ^ amount;
-        good = from <= last;
-        break;
-      default: from = (l & segment) | (amount & ~segment); good = from <= last;
-    }
+    const int from = i.immediate == 0   ? l - amount
+                     : i.immediate == 1 ? l + amount
+                     : i.immediate == 2 ? l ^ amount
+                                        : (l & segment) | (amount & ~segment);
+    const bool good = i.immediate == 0 ? from >= last : from <= last;
     d[l] = value[good ? from : l];
     valid |= u32{good} << l;
   }
@@ -46,15 +33,11 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
 // immediate: 0 all, 1 any, 2 uniform, 3 ballot; 4: the source is negated
 void vote(Warp& w, const Instruction& i, u32 mask) {
   const u32 value = predicate(w, i.s[0], i.immediate & 4) & mask;
-  switch (i.immediate & 3) {
-    case 0: set_predicate(w, i.d, mask, value == mask ? all_lanes : 0); break;
-    case 1: set_predicate(w, i.d, mask, value ? all_lanes : 0); break;
-    case 2: set_predicate(w, i.d, mask, value == mask || !value ? all_lanes : 0); break;
-    default: {
-      u32* const d = w.row<u32>(i.d);
-      for_lanes(mask, [&](int l) { d[l] = value; });
-    }
-  }
+  const bool all = value == mask, any = value != 0;
+  const bool results[] = {all, any, all || !any};
+  if ((i.immediate & 3) < 3) return set_predicate(w, i.d, mask, results[i.immediate & 3] ? all_lanes : 0);
+  u32* const d = w.row<u32>(i.d);
+  for_lanes(mask, [&](int l) { d[l] = value; });
 }
 template <class T>
 void match_any(Warp& w, const Instruction& i, u32 mask) {
@@ -107,104 +90,73 @@ u64 nanoseconds() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
 }
-using Special = u64 (*)(const Warp&, int lane);
 struct SpecialRegister {
-  std::string_view name;
-  bool same;  // for all lanes
-  Special value;
+  std::string_view name;  // of one in three dimensions: without ".x"
+  bool same;              // for all lanes
+  u64 (*value)(const Warp&, int lane, int dimension);
 };
-template <int n>
-u64 thread_of(const Warp& w, int lane) {
-  return w.thread[n][lane];
-}
-template <int n>
-u64 block_size_of(const Warp& w, int) {
-  return w.context->launch->block[n];
-}
-template <int n>
-u64 block_of(const Warp& w, int) {
-  return w.context->block[n];
-}
-template <int n>
-u64 grid_size_of(const Warp& w, int) {
-  return w.context->launch->grid[n];
-}
+u64 block_of(const Warp& w, int, int n) { return w.context->block[n]; }
+u64 grid_size_of(const Warp& w, int, int n) { return w.context->launch->grid[n]; }
 template <u64 value>
-u64 fixed(const Warp&, int) {
+u64 fixed(const Warp&, int, int) {
   return value;
 }
+template <int shift>
+u64 clock_of(const Warp&, int, int) {
+  return nanoseconds() >> shift;
+}
 constexpr SpecialRegister specials[] = {
-    {"%tid.x", false, thread_of<0>},
-    {"%tid.y", false, thread_of<1>},
-    {"%tid.z", false, thread_of<2>},
-    {"%ntid.x", true, block_size_of<0>},
-    {"%ntid.y", true, block_size_of<1>},
-    {"%ntid.z", true, block_size_of<2>},
-    {"%ctaid.x", true, block_of<0>},
-    {"%ctaid.y", true, block_of<1>},
-    {"%ctaid.z", true, block_of<2>},
-    {"%nctaid.x", true, grid_size_of<0>},
-    {"%nctaid.y", true, grid_size_of<1>},
-    {"%nctaid.z", true, grid_size_of<2>},
-    {"%laneid", false, [](const Warp&, int l) { return static_cast<u64>(l); }},
-    {"%warpid", true, [](const Warp& w, int) { return u64{w.number}; }},
+    {"%tid", false, [](const Warp& w, int l, int n) { return u64{w.thread[n][l]}; }},
+    {"%ntid", true, [](const Warp& w, int, int n) { return u64{w.context->launch->block[n]}; }},
+    {"%ctaid", true, block_of},
+    {"%nctaid", true, grid_size_of},
+    {"%laneid", false, [](const Warp&, int l, int) { return static_cast<u64>(l); }},
+    {"%warpid", true, [](const Warp& w, int, int) { return u64{w.number}; }},
     {"%nwarpid", true,
-     [](const Warp& w, int) {
+     [](const Warp& w, int, int) {
        const unsigned* size = w.context->launch->block;
        return (u64{size[0]} * size[1] * size[2] + 31) / 32;
      }},
     {"%smid", true, fixed<0>},
     {"%nsmid", true, fixed<1>},
     {"%gridid", true, fixed<1>},
-    {"%lanemask_eq", false, [](const Warp&, int l) { return u64{1} << l; }},
-    {"%lanemask_lt", false, [](const Warp&, int l) { return (u64{1} << l) - 1; }},
-    {"%lanemask_le", false, [](const Warp&, int l) { return (u64{2} << l) - 1; }},
-    {"%lanemask_gt", false, [](const Warp&, int l) { return ~((u64{2} << l) - 1) & all_lanes; }},
-    {"%lanemask_ge", false, [](const Warp&, int l) { return ~((u64{1} << l) - 1) & all_lanes; }},
-    {"%clock", true, [](const Warp&, int) { return nanoseconds() & all_lanes; }},
-    {"%clock_hi", true, [](const Warp&, int) { return nanoseconds() >> 32; }},
-    {"%clock64", true, [](const Warp&, int) { return nanoseconds(); }},
-    {"%globaltimer", true, [](const Warp&, int) { return nanoseconds(); }},
-    {"%globaltimer_lo", true, [](const Warp&, int) { return nanoseconds() & all_lanes; }},
-    {"%globaltimer_hi", true, [](const Warp&, int) { return nanoseconds() >> 32; }},
-    {"%dynamic_smem_size", true, [](const Warp& w, int) { return u64{w.context->launch->shared}; }},
-    {"%total_smem_size", true, [](const Warp& w, int) { return u64{w.context->shared_size}; }},
-    {"%cluster_ctaid.x", true, fixed<0>},
-    {"%cluster_ctaid.y", true, fixed<0>},
-    {"%cluster_ctaid.z", true, fixed<0>},
-    {"%cluster_nctaid.x", true, fixed<1>},
-    {"%cluster_nctaid.y", true, fixed<1>},
-    {"%cluster_nctaid.z", true, fixed<1>},
+    {"%lanemask_eq", false, [](const Warp&, int l, int) { return u64{1} << l; }},
+    {"%lanemask_lt", false, [](const Warp&, int l, int) { return (u64{1} << l) - 1; }},
+    {"%lanemask_le", false, [](const Warp&, int l, int) { return (u64{2} << l) - 1; }},
+    {"%lanemask_gt", false, [](const Warp&, int l, int) { return ~((u64{2} << l) - 1); }},
+    {"%lanemask_ge", false, [](const Warp&, int l, int) { return ~((u64{1} << l) - 1); }},
+    {"%clock", true, clock_of<0>},
+    {"%clock_hi", true, clock_of<32>},
+    {"%clock64", true, clock_of<0>},
+    {"%globaltimer", true, clock_of<0>},
+    {"%globaltimer_lo", true, clock_of<0>},
+    {"%globaltimer_hi", true, clock_of<32>},
+    {"%dynamic_smem_size", true, [](const Warp& w, int, int) { return u64{w.context->launch->shared}; }},
+    {"%total_smem_size", true, [](const Warp& w, int, int) { return u64{w.context->shared_size}; }},
+    {"%cluster_ctaid", true, fixed<0>},
+    {"%cluster_nctaid", true, fixed<1>},
     {"%cluster_ctarank", true, fixed<0>},
     {"%cluster_nctarank", true, fixed<1>},
     {"%is_explicit_cluster", true, fixed<0>},
-    {"%clusterid.x", true, block_of<0>},
-    {"%clusterid.y", true, block_of<1>},
-    {"%clusterid.z", true, block_of<2>},
-    {"%nclusterid.x", true, grid_size_of<0>},
-    {"%nclusterid.y", true, grid_size_of<1>},
-    {"%nclusterid.z", true, grid_size_of<2>},
+    {"%clusterid", true, block_of},
+    {"%nclusterid", true, grid_size_of},
     {"%reserved_smem_offset_begin", true, fixed<0>},
     {"%reserved_smem_offset_end", true, fixed<reserved_shared>},
     {"%reserved_smem_offset_cap", true, fixed<reserved_shared>},
     {"%reserved_smem_offset_0", true, fixed<0>},
     {"%reserved_smem_offset_1", true, fixed<0>},
     // grid.sync() finds its workspace with these.
-    {"%envreg1", true, [](const Warp& w, int) { return w.context->workspace >> 32; }},
-    {"%envreg2", true, [](const Warp& w, int) { return w.context->workspace & all_lanes; }}};
+    {"%envreg1", true, [](const Warp& w, int, int) { return w.context->workspace >> 32; }},
+    {"%envreg2", true, [](const Warp& w, int, int) { return w.context->workspace; }}};
 
+// immediate: the number among `specials`, offset: the dimension
 template <class T>
 void move_special(Warp& w, const Instruction& i, u32 mask) {
   T* const d = w.row<T>(i.d);
   const SpecialRegister& s = specials[i.immediate];
-  if (s.same) {
-    const T value = static_cast<T>(s.value(w, 0));
-    for_lanes(mask, [&](int l) { d[l] = value; });
-  } else if (i.immediate < 3) {
-    for_lanes(mask, [&](int l) { d[l] = static_cast<T>(w.thread[i.immediate][l]); });
-  } else {
-    for (; mask; mask &= mask - 1) d[std::countr_zero(mask)] = static_cast<T>(s.value(w, std::countr_zero(mask)));
-  }
+  const int n = static_cast<int>(i.offset);
+  const T same = s.same ? static_cast<T>(s.value(w, 0, n)) : T{};
+  for_lanes(mask, [&](int l) { d[l] = s.same ? same : static_cast<T>(s.value(w, l, n)); });
 }
 
 template <class Whole, class Part>
@@ -249,10 +201,14 @@ Handler warp_handler(const Statement& s, Type type, Instruction& i) {
   return nullptr;
 }
 
-bool special_register(std::string_view name, u64& number) {
-  for (number = 0; number < std::size(specials); ++number)
-    if (specials[number].name == name) return true;
-  return false;
+bool special_register(std::string_view name, Instruction& i) {
+  if (name.size() > 2 && name[name.size() - 2] == '.') {
+    i.offset = name.back() - 'x';
+    name.remove_suffix(2);
+  }
+  const auto* const found = std::ranges::find(specials, name, &SpecialRegister::name);
+  i.immediate = static_cast<u64>(found - specials);
+  return found != std::end(specials);
 }
 Handler special_handler(unsigned bytes) {
   return bytes == 2 ? move_special<u16> : bytes == 4 ? move_special<u32> : move_special<u64>;

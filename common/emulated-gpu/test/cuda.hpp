@@ -21,6 +21,35 @@ inline void expect_refused(cudaError_t code, cudaError_t expected, const std::st
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+// Destroys the streams, events and memory that a test has made.
+class CudaTest : public ::testing::Test {
+ protected:
+  ~CudaTest() override {
+    EXPECT_OK(cudaSetDevice(0));
+    for (const cudaStream_t stream : streams_) EXPECT_OK(cudaStreamDestroy(stream));
+    for (const cudaEvent_t event : events_) EXPECT_OK(cudaEventDestroy(event));
+    for (char* const memory : memory_) EXPECT_OK(cudaFree(memory));
+  }
+  cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+    EXPECT_OK(cudaStreamCreateWithFlags(&streams_.emplace_back(), flags));
+    return streams_.back();
+  }
+  cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
+    EXPECT_OK(cudaEventCreateWithFlags(&events_.emplace_back(), flags));
+    return events_.back();
+  }
+  char* allocate(std::size_t bytes) {
+    void* memory = nullptr;
+    EXPECT_OK(cudaMalloc(&memory, bytes));
+    return memory_.emplace_back(static_cast<char*>(memory));
+  }
+  std::vector<char*> memory_;
+
+ private:
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> events_;
+};
+
 template <class T>
 class Array {
  public:

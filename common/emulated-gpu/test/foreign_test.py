@@ -72,14 +72,15 @@ def nccl_tests():
     sizes = "-b 8 -e 4K -f 8 -n 1 -w 0 -c 1"
     for name in ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "alltoallv", "scatter",
                  "gather", "sendrecv", "hypercube"):
-        operations = "-o all" if "reduce" in name else ""
         yield Program(name + "_perf", "nccl-tests",
                       [f"src/{name}.cu", "src/common.cu", "src/util.cu", "src/timer.cc", "os/linux.cc",
                        "verifiable/verifiable.cu"], right,
                       # hypercube: with -g its steps are one group, in which a rank sends what it has not received yet
                       [Run(4, sizes, 4), *(Run(4, f"{sizes} -g {4 // n}", n) for n in (1, 2) if name != "hypercube"),
+                       *(Run(2, f"{sizes} -o {operation}", 2) for operation in ("avg", "max", "prod") if "reduce" in name),
                        Run(4, f"{sizes} -t 2", 2), Run(4, f"{sizes} -G 1", 2),
-                       Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d all {operations}", 2)],
+                       *(Run(2, f"-b 64 -e 1K -f 16 -n 1 -w 0 -c 1 -d {type}", 2)
+                         for type in ("half", *(("int8", "uint64", "bfloat16", "double") if name == "all_reduce" else ())))],
                       "-DNCCL_OS_LINUX -DMPI_SUPPORT -Isrc -Ios --extended-lambda", mpi=True)
 
 
@@ -113,9 +114,9 @@ def folder_of(source, build):
     if not archive.is_file():
         return None
     if not unpacked.is_dir() or unpacked.stat().st_mtime < archive.stat().st_mtime:
-        data = lzma.open(archive).read()
         partial = unpacked.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
+        data = lzma.open(archive).read()
         # git archive can write a line about a broken object before the archive
         with tarfile.open(fileobj=io.BytesIO(data[data.index(b"ustar") - 257:])) as tar:
             tar.extractall(partial)

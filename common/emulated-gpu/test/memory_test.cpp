@@ -14,22 +14,8 @@ namespace memory_test {
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
-class Memory : public ::testing::Test {
+class Memory : public CudaTest {
  protected:
-  Memory() {
-    EXPECT_OK(cudaSetDevice(0));
-    EXPECT_OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  ~Memory() override {
-    EXPECT_OK(cudaSetDevice(0));
-    EXPECT_OK(cudaStreamDestroy(stream_));
-    for (char* const memory : memory_) EXPECT_OK(cudaFree(memory));
-  }
-  char* allocate(std::size_t bytes) {
-    void* memory = nullptr;
-    EXPECT_OK(cudaMalloc(&memory, bytes));
-    return memory_.emplace_back(static_cast<char*>(memory));
-  }
   // What another stream sees now.
   std::string seen(const char* memory, std::size_t bytes) const {
     void* pinned = nullptr;
@@ -40,8 +26,7 @@ class Memory : public ::testing::Test {
     EXPECT_OK(cudaFreeHost(pinned));
     return text;
   }
-  cudaStream_t stream_{};
-  std::vector<char*> memory_;
+  const cudaStream_t stream_ = new_stream();
 };
 using MemoryDeathTest = Memory;
 
@@ -120,7 +105,7 @@ TEST_F(Memory, RowsOfTwoPitches) {
   ASSERT_OK(cudaMallocPitch(&memory, &pitch, 3, 2));
   memory_.push_back(static_cast<char*>(memory));
   EXPECT_GE(pitch, 3);
-  EXPECT_OK(cudaMemset2D(memory, pitch, 'z', 3, 2));
+  EXPECT_OK(cudaMemset(memory, 'z', pitch * 2));
   EXPECT_OK(cudaMemcpy2D(memory, pitch, "ab.cd.", 3, 2, 2, cudaMemcpyHostToDevice));
   std::string back = "........";
   EXPECT_OK(cudaMemcpy2D(back.data(), 4, memory, pitch, 3, 2, cudaMemcpyDeviceToHost));
@@ -142,16 +127,6 @@ TEST_F(Memory, ManagedPinnedAndRegisteredMemoryIsTheHosts) {
   EXPECT_OK(cudaMemset(managed, 'x', 2));
   EXPECT_OK(cudaMemcpy(pinned, managed, 4, cudaMemcpyDefault));
   EXPECT_STREQ(static_cast<char*>(pinned), "xxc");
-  const auto type = [](const void* data) {
-    cudaPointerAttributes attributes{};
-    EXPECT_OK(cudaPointerGetAttributes(&attributes, data));
-    return attributes.type;
-  };
-  EXPECT_EQ(type(managed), cudaMemoryTypeManaged);
-  EXPECT_EQ(type(pinned), cudaMemoryTypeHost);
-  EXPECT_EQ(type(bytes.data()), cudaMemoryTypeHost);
-  EXPECT_EQ(type(&bytes), cudaMemoryTypeUnregistered);
-  EXPECT_EQ(type(allocate(1)), cudaMemoryTypeDevice);
   EXPECT_OK(cudaHostUnregister(bytes.data()));
   expect_refused(cudaHostUnregister(bytes.data()), cudaErrorHostMemoryNotRegistered, "was not registered");
   expect_refused(cudaFree(pinned), cudaErrorInvalidValue, "not allocated by the matching function");

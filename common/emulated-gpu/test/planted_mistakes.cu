@@ -1,14 +1,13 @@
 // Mistakes that people make with GPUs: `planted_mistakes NAME` makes one, `planted_mistakes NAME --corrected` runs the
 // same program without it, `planted_mistakes --list` prints the names. planted_mistakes_test.py has the report of each.
 // `mistake:` with its name, or the kernel's, is on the line that the report names.
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda_runtime.h>
 
 #undef NDEBUG
 #include <cassert>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <semaphore>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,14 +43,6 @@ struct Stream {
   operator cudaStream_t() const { return stream; }
   cudaStream_t stream = nullptr;
 };
-struct Event {
-  Event() { check(cudaEventCreate(&event)); }
-  Event(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event); }
-  operator cudaEvent_t() const { return event; }
-  cudaEvent_t event = nullptr;
-};
-
 // Kernels with a mistake, unless `right`
 
 __device__ int index() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
@@ -92,19 +83,6 @@ __global__ void sum(bool right, float* out, const float* in) {
   }
   if (threadIdx.x == 0) *out = part[0];
 }
-__global__ void product(bool right, float* c, const float* a, const float* b, int size) {
-  __shared__ float tile_a[16][16], tile_b[16][16];
-  const int x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * 16 + x, row = blockIdx.y * 16 + y;
-  float value = 0;
-  for (int k = 0; k < size; k += 16) {
-    tile_a[y][x] = a[row * size + k + x];  // mistake: no_barrier_after_tile
-    tile_b[y][x] = b[(k + y) * size + column];
-    __syncthreads();
-    for (int i = 0; i < 16; ++i) value += tile_a[y][i] * tile_b[i][x];
-    if (right) __syncthreads();
-  }
-  c[row * size + column] = value;
-}
 __global__ void reverse(bool right, float* x) {
   __shared__ float shared_copy[threads];
   shared_copy[threadIdx.x] = index() < n ? x[index()] : 0;
@@ -139,6 +117,38 @@ __global__ void sum_of_lanes(bool right, float* out, const float* in, int count)
 __global__ void require_positive(const float* x) {
   assert(x[threadIdx.x] > 0);  // mistake: assertion
 }
+__global__ void traps(bool right) {
+  if (threadIdx.x == 2 && !right) __trap();  // mistake: trap
+}
+__global__ void wait_without_member(bool right) {
+  if (threadIdx.x == 40) __syncwarp(right ? 1u << 8 : 1u << 9);  // mistake: not_in_mask
+}
+__device__ __noinline__ int endless(int k) { return k == 50 ? k : endless(k + 1) * 3 + k; }  // mistake: stack_overflow
+__global__ void recurse(bool right, int* out) { *out = endless(right ? 40 : 60); }
+// The corrected kernel also has barriers, atomic operations and releases that order its accesses.
+__global__ void exchange_in_warp(bool right, int* out) {
+  namespace groups = cooperative_groups;
+  __shared__ int values[64], total;
+  __shared__ groups::block_tile_memory<64> memory;
+  const unsigned t = threadIdx.x;
+  values[t] = out[t];
+  if (right) __syncwarp();
+  int sum = values[t ^ 1];  // mistake: no_syncwarp
+  if (t == 0) total = 0;
+  __syncthreads();
+  atomicAdd(&total, sum);
+  sum += groups::reduce(groups::tiled_partition<64>(groups::this_thread_block(memory)), sum, groups::plus<int>());
+  __syncthreads();
+  out[t] = sum + total;
+}
+__global__ void set_flag(bool right, int* out) {
+  __shared__ int found;
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  if (threadIdx.x % 3 == 0) found = right ? 1 : threadIdx.x;  // mistake: flag_of_different_values
+  __syncthreads();
+  out[threadIdx.x] = found;
+}
 __global__ void scale(float* x) {
   if (index() < n) x[index()] *= 2;  // mistake: scale
 }
@@ -148,28 +158,6 @@ __global__ void set_all(float* x) {
 
 // Mistakes between streams
 
-std::binary_semaphore used{0};  // the reader is done, too early
-void read_from_disk(void*) { (void)used.try_acquire_for(std::chrono::milliseconds(300)); }
-
-// `loading` waits for the disk and copies to x, `computing` uses x.
-void load_and_scale(bool right) {
-  float* pinned = nullptr;
-  check(cudaMallocHost(&pinned, n * sizeof(float)));
-  std::memset(pinned, 0, n * sizeof(float));
-  const Buffer<float> x(n);
-  const Stream loading, computing;
-  const Event loaded;
-  check(cudaLaunchHostFunc(loading, read_from_disk, nullptr));
-  check(cudaMemcpyAsync(x, pinned, n * sizeof(float), cudaMemcpyHostToDevice, loading));
-  check(cudaEventRecord(loaded, loading));
-  if (right) check(cudaStreamWaitEvent(computing, loaded));
-  scale<<<blocks, threads, 0, computing>>>(x);
-  const cudaError_t code = cudaStreamSynchronize(computing);
-  used.release();
-  check(code);
-  check(cudaStreamSynchronize(loading));
-  check(cudaFreeHost(pinned));
-}
 void copy_and_scale(bool right) {
   const std::vector<float> host(n, 1);
   const Buffer<float> x = ones();
@@ -214,10 +202,6 @@ void scale_unset(bool right) {
   if (right) set_all<<<blocks, threads>>>(x);
   scale<<<blocks, threads>>>(x);
 }
-void use_much_shared_memory(bool right) {
-  if (right) check(cudaFuncSetAttribute(rotate, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000));
-  rotate<<<1, threads, 60000>>>(ones()), check(cudaGetLastError());  // mistake: too_much_shared
-}
 
 const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"less_or_equal", [](bool right) { add<<<blocks, threads>>>(right, ones(), ones()); }},
@@ -227,13 +211,16 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"variable_too_small", [](bool right) { fill_table<<<1, 64>>>(right); }},
     {"float4_at_odd_index", [](bool right) { move4<<<1, threads>>>(right, ones(), ones()); }},
     {"no_barrier_in_reduction", [](bool right) { sum<<<1, threads>>>(right, ones(), ones()); }},
-    {"no_barrier_after_tile",
-     [](bool right) { product<<<dim3(2, 2), dim3(16, 16)>>>(right, ones(1024), ones(1024), ones(1024), 32); }},
     {"barrier_in_branch", [](bool right) { reverse<<<blocks, threads>>>(right, ones()); }},
     {"dynamic_shared_too_small", [](bool right) { rotate<<<1, threads, threads*(right ? 4 : 1)>>>(ones()); }},
     {"shared_not_set", [](bool right) { first_of_warps<<<1, threads>>>(right, ones(), ones()); }},
     {"lanes_missing", [](bool right) { sum_of_lanes<<<1, 32>>>(right, ones(), ones(), 20); }},
     {"assertion", [](bool right) { require_positive<<<1, 32>>>(Buffer<float>(32, right ? 1 : -1)); }},
+    {"trap", [](bool right) { traps<<<1, 4>>>(right); }},
+    {"not_in_mask", [](bool right) { wait_without_member<<<1, 64>>>(right); }},
+    {"stack_overflow", [](bool right) { recurse<<<1, 1>>>(right, zeros()); }},
+    {"no_syncwarp", [](bool right) { exchange_in_warp<<<1, 64>>>(right, zeros()); }},
+    {"flag_of_different_values", [](bool right) { set_flag<<<1, 64>>>(right, zeros()); }},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
     {"host_pointer",
      [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : std::vector<float>(n).data()); }},
@@ -241,9 +228,7 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"freed", scale_freed},
     {"memory_of_another_device", scale_on_other_device},
     {"stream_of_another_device", scale_in_stream},
-    {"no_wait_for_copy", load_and_scale},
     {"pageable_copy", copy_and_scale},
-    {"too_much_shared", use_much_shared_memory},
 };
 
 int main(int argc, char** argv) try {
