@@ -113,56 +113,22 @@ Asked asked_of(const Check& check, const Cluster& cluster) {
   return {cluster.nodes.size() * per_node, cluster.nodes.size()};
 }
 
-struct Transport {
-  std::vector<Finding> findings;
-  std::string unknown;  // why nothing is known about the transport within a node; "": it is known
-};
-
 // Open MPI with ob1 prints over which of its transports a rank reaches another: "Using vader btl for send to [[1,1],0]
-// on node a". UCX prints "intra-node" and "inter-node".
-// NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
-// MPICH, Intel MPI and Open MPI over libfabric print at most libfabric's provider, which says nothing about that.
-Transport look_at_transport(const std::string& output, const Cluster& cluster) {
-  Transport transport;
-  auto& findings = transport.findings;
+// on node a". Other MPIs, and Open MPI over UCX or libfabric, do not say it in one way. Returns false if no line says
+// it.
+bool look_at_transport(const std::string& output, std::vector<Finding>& findings) {
   const std::regex btl(R"(\[([^\]:]+):\d+\] mca: bml: Using (\S+) btl for send to \S+ on node (\S+))");
-  bool seen = false;
-  std::set<std::string> told;
+  std::set<std::string> seen;
   for (auto match = std::sregex_iterator(output.begin(), output.end(), btl); match != std::sregex_iterator(); ++match) {
     const std::string from = (*match)[1], over = (*match)[2], to = (*match)[3];
-    if (over == "self") continue;
-    seen = true;
-    if (from == to && over != "vader" && over != "sm" && told.insert(from + over).second)
+    if (over == "self" || !seen.insert(from + " " + over + " " + to).second) continue;
+    if (from == to && over != "vader" && over != "sm")
       findings.push_back({"transport",
                           "MPI sends over " + over + " between processes of " + from +
                               ", not through shared memory: look at OMPI_MCA_btl, openmpi-mca-params.conf and /dev/shm",
                           from});
   }
-  const std::regex ucx(R"(UCX +INFO .*(intra-node|inter-node) .*)");
-  for (auto match = std::sregex_iterator(output.begin(), output.end(), ucx); match != std::sregex_iterator(); ++match) {
-    seen = true;
-    const std::string line = match->str();
-    if (line.find("intra-node") != std::string::npos && line.find("tcp") != std::string::npos &&
-        line.find("posix") == std::string::npos && line.find("sysv") == std::string::npos && told.insert("ucx").second)
-      findings.push_back({"transport", "UCX sends over TCP within a node: " + line, ""});
-  }
-  const std::regex channel(R"(Channel \d+/\d+ : (\d+)\[\S*\] -> (\d+)\[\S*\] (\[\w+\] )?via (\S+))");
-  for (auto match = std::sregex_iterator(output.begin(), output.end(), channel); match != std::sregex_iterator();
-       ++match) {
-    seen = true;
-    const std::string from = (*match)[1], to = (*match)[2], via = (*match)[4];
-    const int node = std::stoi(from) / cluster.processes_per_node;
-    const bool within = node == std::stoi(to) / cluster.processes_per_node, sockets = via.rfind("NET/Socket", 0) == 0;
-    if ((within ? via.rfind("NET/", 0) != 0 : !(sockets && rdma_device())) || !told.insert(via).second) continue;
-    findings.push_back({"transport",
-                        "NCCL sends over " + via + " from rank " + from + " to rank " + to +
-                            (within ? ", which are on one node" : ", past the RDMA devices") +
-                            ": look at NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET",
-                        cluster.nodes.at(std::min(static_cast<std::size_t>(node), cluster.nodes.size() - 1))});
-  }
-  if (seen) return transport;
-  transport.unknown = "could not determine the transport within a node: no line of the output names it";
-  return transport;
+  return !seen.empty();
 }
 
 }  // namespace
@@ -278,13 +244,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     find("left over", std::to_string(outcome.stuck) +
                           " of its processes could not be killed: they wait in the kernel (state D of ps; look at "
                           "dmesg, at network file systems and at the drivers)");
-  if (check.transport && outcome.exit_status == 0) {
-    const auto transport = look_at_transport(output, cluster);
-    for (const auto& finding : transport.findings) find(finding.detector, finding.text, finding.node);
-    if (judged.findings.empty() && !transport.unknown.empty()) {
-      judged.absent = true;
-      judged.reason = transport.unknown;
-    }
+  if (check.transport && outcome.exit_status == 0 && !look_at_transport(output, judged.findings) &&
+      judged.findings.empty()) {
+    judged.absent = true;
+    judged.reason = "could not determine the transport within a node: no line of the output names it";
   }
 
   // Its JSON lines.

@@ -62,7 +62,7 @@ struct Check {
   int exit_status = 0;                           // that a right run has
   std::vector<std::string> says{};               // patterns that lines of its output must match
   std::map<std::string, std::string> answers{};  // keys of a JSON line, and what they must be
-  bool transport = false;                        // over what MPI or NCCL sends is looked at
+  bool transport = false;                        // over what MPI sends is looked at
   std::optional<Measure> measures{};             // a baseline repeats checks that measure
   std::vector<Threshold> thresholds{};
 };

@@ -28,7 +28,6 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <regex>
 #include <sstream>
 
@@ -56,22 +55,12 @@ std::vector<std::string> hosts_of_the_job() {
 
 int cores() { return multinode::usable_cpus(); }
 
-Command joined(Command first, const Command& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
-std::string a_port() {  // below those that the kernel gives to clients
-  std::random_device random;
-  return std::to_string(std::uniform_int_distribution(20000, 32000)(random));
-}
-
 // What explore says of this machine. This program links no CUDA, so that it starts, and says what is wrong, where CUDA
 // is broken.
 void explore(Cluster& cluster) {
   const MemoryFile log, lines;
-  const auto outcome = Processes({{cluster.examples / "01-environment/explore", "--json", lines.path()}},
-                                 small_machine(), log.path(), std::chrono::seconds(60))
+  const auto outcome = Processes({cluster.examples / "01-environment/explore", "--json", lines.path()}, small_machine(),
+                                 log.path(), std::chrono::seconds(60))
                            .end();
   std::istringstream text(lines.text());
   for (std::string line; std::getline(text, line);) {
@@ -168,16 +157,12 @@ Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) 
   }
   cluster.launcher = kind_of_launcher(program);
   if (cluster.launcher == "mnrun") {
+    if (!cluster.local)
+      throw UsageError("--launcher: mnrun starts programs on one node: take mpirun or srun for several");
     if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
       throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
   } else if (!is_installed(program)) {
     throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
-  }
-  if (cluster.launcher == "mpirun" && !cluster.local) {
-    const MemoryFile output;
-    Processes({{program, "--version"}}, {}, output.path(), std::chrono::seconds(20)).end();
-    const std::string version = output.text();
-    cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
   }
 
   explore(cluster);
@@ -209,53 +194,32 @@ std::filesystem::path Cluster::path_of(const std::string& program) const {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program.substr(own.size());
 }
 
-std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
-                                     const Variables& variables) const {
-  const auto node_count = on.size();
-  const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
+Command Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
+                        const Variables& variables) const {
+  const auto each = std::to_string(per_node),
+             processes = std::to_string(on.size() * static_cast<std::size_t>(per_node));
   auto command = launcher_words;
   if (launcher == "srun") {
     if (std::ranges::none_of(command, [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
       command.push_back("--mpi=pmix");
-    command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
-                                   "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
-                                   "--nodelist=" + multinode::join(on, ",")});
-    return {joined(command, program)};
-  }
-  if (launcher == "mpirun") {
+    command.insert(command.end(),
+                   {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(on.size()),
+                    "--ntasks=" + processes, "--ntasks-per-node=" + each, "--nodelist=" + multinode::join(on, ",")});
+  } else if (launcher == "mpirun") {
     command.insert(command.end(), {"-n", processes});
-    if (!local)
-      command.insert(command.end(),
-                     {hydra ? "-hosts" : "-H",
-                      multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" + std::to_string(per_node)});
-    if (!local && !hydra) {  // Hydra gives all variables to all processes
+    if (!local) {
+      command.insert(command.end(), {"-H", multinode::join(on, ":" + each + ",") + ":" + each});
       for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
         if (std::getenv(name)) command.insert(command.end(), {"-x", name});
       for (const auto& [name, value] : variables)
         if (name.rfind("OMPI_", 0) != 0) command.insert(command.end(), {"-x", name});
     }
-    return {joined(command, program)};
+  } else {
+    command.front() = examples / "01-environment/mnrun";
+    command.insert(command.end(), {"--standalone", "--nproc-per-node", each});
   }
-  command.front() = examples / "01-environment/mnrun";
-  const auto with = [&](const Command& options) { return joined(joined(command, options), program); };
-  if (local) return {with({"--standalone", "--nproc-per-node", std::to_string(per_node)})};
-  std::vector<Command> commands;
-  const auto port = a_port();
-  for (std::size_t rank = 0; rank < node_count; ++rank) {
-    const auto agent =
-        with({"--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank), "--nproc-per-node",
-              std::to_string(per_node), "--master-addr", on[0], "--master-port", port});
-    auto forwarded = variables;
-    for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
-      if (const char* value = std::getenv(name)) forwarded.emplace(name, value);
-    // The wish to have no secret is none itself. A real one goes into no command line: each node has its file.
-    if (const char* secret = std::getenv("MULTINODE_SECRET"); secret && std::string_view(secret) == "none")
-      forwarded.emplace("MULTINODE_SECRET", "none");
-    // With a terminal there, the agent ends with its connection.
-    commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "--", on[rank],
-                        "exec env " + shell_words(forwarded, agent)});
-  }
-  return commands;
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
 }
 
 namespace {
@@ -299,7 +263,7 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
   const Command ask = !is_installed("dpkg-query")
                           ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
                           : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
-  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).end();
+  Processes(ask, {}, packages, std::chrono::seconds(20)).end();
   std::ifstream list(packages);
   for (std::string line; std::getline(list, line);) {
     if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";
@@ -352,7 +316,7 @@ std::string no_loopback() {
 // Why a command fails: the line that names a cause, else its last one. "": it does not, or takes too long to say.
 std::string failure_of(const Command& command) {
   const MemoryFile log;
-  const auto outcome = Processes({command}, small_machine(), log.path(), std::chrono::seconds(20)).end();
+  const auto outcome = Processes(command, small_machine(), log.path(), std::chrono::seconds(20)).end();
   if (outcome.exit_status == 0 || outcome.timed_out) return "";
   std::istringstream lines(log.text());
   std::string telling = "exit status " + std::to_string(outcome.exit_status);
@@ -366,7 +330,7 @@ std::string failure_of(const Command& command) {
     auto variables = small_machine();
     variables["LD_DEBUG"] = "libs";
     const MemoryFile loading;
-    Processes({command}, variables, loading.path(), std::chrono::seconds(20)).end();
+    Processes(command, variables, loading.path(), std::chrono::seconds(20)).end();
     const std::string text = loading.text(), trying = "trying file=";
     if (const auto at = text.rfind(trying); at != text.npos)
       telling += ", and the last library it loaded is " +

@@ -16,7 +16,6 @@ struct Head;  // results.hpp
 struct Cluster {
   std::string launcher;      // what kind: mpirun, srun or mnrun
   Command launcher_words{};  // its program, and options that it is given, such as --container-image=X
-  bool hydra = false;        // mpirun is that of MPICH or Intel MPI; known only with other nodes
   std::vector<std::string> nodes;
   bool local = true;  // the only node is this machine, and needs no name
   int processes_per_node = 2;
@@ -30,9 +29,9 @@ struct Cluster {
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
   std::filesystem::path path_of(const std::string& program) const;
 
-  // Commands that start `program` on these nodes, all at once; more than one where each node needs its own launcher.
-  std::vector<Command> launch(const std::vector<std::string>& on, int per_node, const Command& program,
-                              const Variables& variables) const;
+  // What starts `program` on these nodes.
+  Command launch(const std::vector<std::string>& on, int per_node, const Command& program,
+                 const Variables& variables) const;
 };
 
 struct ClusterOptions {

@@ -60,8 +60,7 @@ struct CompareOptions {
   std::string again_a, again_b;       // what runs image-check in A and B; "": it cannot be asked again
   std::vector<std::string> required;  // checks or metrics that must be compared; "all": all
   double loss = 100 * required_loss;  // percent that a metric must see, else it is no evidence
-  bool other_hardware = false, same_nodes = false;
-  double timeout = 1800;  // seconds for each fresh launch
+  double timeout = 1800;              // seconds for each fresh launch
   std::string command;
   std::function<void(bool of_a, const std::filesystem::path&)>
       again{};  // of the self-test: runs A or B again into that folder
@@ -75,7 +74,7 @@ Results compare(const CompareOptions& options, std::ostream& out);
 // node: is this node fit for a job? One line and an exit status, for the prolog or health check of a scheduler.
 
 struct NodeOptions {
-  std::string budget = "10s";
+  double budget = 10;                // seconds
   bool drain = false;                // a node that fails, by Slurm's scontrol
   std::string site;                  // file with the inventory of this node; "": none
   std::string json;                  // file for all findings; "": none
@@ -109,18 +108,15 @@ struct SlowPaths {
 SlowPaths find_slow(const Matrix& matrix, double at_least);
 
 // A table with a row and a column per node. `*` marks slow pairs.
-std::string text_of(const Matrix& matrix, const std::vector<std::string>& names, const SlowPaths& slow);
+void print(const Matrix& matrix, const std::vector<std::string>& names, const SlowPaths& slow, std::ostream& out);
 
 struct PathsOptions {
   ClusterOptions cluster;
-  std::string json;  // file for a line per pair, and one per finding
-  std::vector<std::string>
-      rails;             // network interfaces or HCAs, each measured separately; none: as the libraries choose
+  std::string json;      // file for a line per pair, and one per finding
   double at_least = 50;  // percent of a good pair's bandwidth
 };
-// Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other, over all devices, then
-// over each rail. Returns exit_right, or exit_wrong, naming nodes, pairs and rails on standard error. Throws
-// multinode::UsageError for less than three nodes.
+// Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other. Returns exit_right, or
+// exit_wrong, naming nodes and pairs on standard error. Throws multinode::UsageError for less than three nodes.
 int paths(const PathsOptions& options, std::ostream& out);
 
 // self-test: faults are planted, and every one has to be caught, by the detector that is meant to.

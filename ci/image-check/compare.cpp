@@ -37,7 +37,7 @@ bool run_again(const std::string& command, double timeout, int processes_per_nod
   for (const auto& check : checks) words.push_back("--only=" + check);
   std::filesystem::create_directories(folder);
   const auto log = folder.string() + ".log";
-  Processes process({{"sh", "-c", "exec " + command + " " + shell_words({}, words)}}, {}, log,
+  Processes process({"sh", "-c", "exec " + command + " " + shell_words({}, words)}, {}, log,
                     std::chrono::milliseconds(std::lround(1000 * timeout)));
   const int status = process.end().exit_status;
   if (status == multinode::exit_usage || (status >= 125 && status <= 127))
@@ -139,9 +139,9 @@ class Comparing {
       writer_.write(difference);
       out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
            << or_absent(difference.b) << "\n";
-      if (difference.kind == "machine" && !options_.other_hardware)
+      if (difference.kind == "machine")
         throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
-                         "'): speeds are not comparable; --other-hardware compares them all the same");
+                         "'): speeds are not comparable");
     }
   }
 
@@ -150,7 +150,7 @@ class Comparing {
     const auto sorted = [](auto nodes) { return std::set<std::string>(nodes.begin(), nodes.end()); };
     const auto of_b = sorted(b_.head.nodes);
     std::set<std::string> of_a;
-    other_nodes_ = !options_.same_nodes && !in_turn();
+    other_nodes_ = !in_turn();
     for (const auto& session : sessions_) {
       const auto nodes = sorted(session.head.nodes);
       of_a.insert(nodes.begin(), nodes.end());
@@ -162,8 +162,8 @@ class Comparing {
     if (other_nodes_ && of_a.size() == 1)
       throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " +
                        multinode::join(b_.head.nodes, ", ") +
-                       ": how much nodes differ is not known. Measure A on several nodes, measure A and B in turn "
-                       "(--again-a), or give --same-nodes if these are names of one machine, such as a container's");
+                       ": how much nodes differ is not known. Measure A on several nodes, or measure A and B in turn "
+                       "(--again-a); give containers of one machine one name (--hostname)");
     for (auto& session : sessions_) session = renamed(std::move(session), b_.head.nodes);
   }
 
@@ -243,9 +243,8 @@ class Comparing {
       if (unit(of_a) != unit(of_b->second))
         throw UsageError(name_of(key) + " has the unit and direction " + unit(of_a) + " in A, and " +
                          unit(of_b->second) + " in B: they cannot be compared");
-      auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
-      if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
-      compared_.push_back({key, check, std::move(comparison)});
+      compared_.push_back(
+          {key, check, compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required())});
     }
   }
 
@@ -302,9 +301,6 @@ class Comparing {
         result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
-        if (found == "drifts")
-          result.reason +=
-              "; A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a)";
         if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
         if (!is_evidence(comparison)) {
           const bool much = worse_than_all(comparison) > required(),
@@ -318,7 +314,6 @@ class Comparing {
             blind.insert(check);
             table.push_back(
                 fmt::format("  {:<50} {}", result.check, words_of_visible(comparison.visible, comparison.better)));
-            if (found == "drifts") table.back() += "; drifts from session to session";
             add(std::move(result));
             continue;
           }
@@ -330,7 +325,7 @@ class Comparing {
     if (blind.empty()) return;
     out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
          << fmt::format("{:g} %", options_.loss)
-         << " in B: A is too noisy, has too few sessions, or drifts. Make more sessions of A on a quiet node\n"
+         << " in B: A is too noisy, or has too few sessions. Make more sessions of A on a quiet node\n"
          << "    (image-check baseline, ten times), measure A and B in turn (--again-a), or accept less (--loss)\n"
          << multinode::join(table, "\n") << "\n";
   }
@@ -427,9 +422,7 @@ boost::program_options::options_description CompareOptions::description() {
        "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
        "is 3; may be repeated; all: every metric; default: of each check one metric must be evidence")  //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
-       "for each fresh launch; one of B that takes longer is a failure")                                   //
-      ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")             //
-      ("same-nodes", po::bool_switch(&same_nodes), "other names of nodes are names of the same machines")  //
+       "for each fresh launch; one of B that takes longer is a failure")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
   return known;
 }

@@ -8,7 +8,6 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
-#include <multinode/launch/host_list.hpp>
 
 #include <fmt/core.h>
 
@@ -111,10 +110,8 @@ int test_itself(int argc, char** argv, const std::string&) {
 int find_bad_path(int argc, char** argv, const std::string&) {
   RunDescription run;
   PathsOptions options;
-  std::string rails;
   po::options_description known("paths");
-  known.add_options()                                                                                              //
-      ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured separately")  //
+  known.add_options()  //
       ("at-least", po::value(&options.at_least)->value_name("PERCENT")->default_value(options.at_least),
        "of a good pair's bandwidth, else a pair is slow")  //
       ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object per pair and per finding");
@@ -122,7 +119,6 @@ int find_bad_path(int argc, char** argv, const std::string&) {
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   run.read();
   options.cluster = run.options.cluster;
-  if (!rails.empty()) options.rails = multinode::expand_host_list(rails);
   multinode::require_range("at-least", options.at_least, 0.0, 100.0);
   return paths(options, std::cout);
 }

@@ -45,20 +45,11 @@ void drain(const std::string& reason, std::chrono::milliseconds time) {
   const std::string host = multinode::host_name();
   const std::string node = given ? given : host.substr(0, host.find('.'));
   const MemoryFile log;
-  Processes scontrol({{"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}}, {}, log.path(),
+  Processes scontrol({"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}, {}, log.path(),
                      time, {time / 4, time / 4});
   if (const int status = scontrol.end().exit_status; status != 0)
     throw std::runtime_error("cannot drain " + node + ": scontrol ended with status " + std::to_string(status) + ": " +
                              last_line(log.text()));
-}
-
-// The seconds in "10", "10s" or "1.5s".
-double parse_seconds(const std::string& text) {
-  const auto number = text.substr(0, text.size() - (!text.empty() && text.back() == 's'));
-  const auto seconds = multinode::number_of<double>(number);
-  if (!seconds || !(*seconds >= 1 && *seconds <= 3600))
-    throw multinode::UsageError("--budget: '" + text + "' is not a number of seconds from 1 to 3600, such as 10s");
-  return *seconds;
 }
 
 }  // namespace
@@ -104,8 +95,8 @@ int look(int argc, char** argv) {
 
 int check_node(const NodeOptions& options, std::ostream& out) {
   using std::chrono::milliseconds;
-  const double budget = parse_seconds(options.budget);
-  const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
+  multinode::require_range("budget", options.budget, 1.0, 3600.0);
+  const auto share = [&](double part) { return milliseconds(std::lround(1000 * options.budget * part)); };
   const std::string host = multinode::host_name();
   const MemoryFile log, json;
   Command program{std::filesystem::read_symlink("/proc/self/exe"), "look", "--json", json.path(), "--root",
@@ -114,7 +105,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     program.insert(program.end(), {"--inventory", inventory_of(read_site(options.site), host).dump()});
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
-  const Outcome outcome = Processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
+  const Outcome outcome = Processes(alone(program), {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
 
   std::vector<std::string> wrong;
   int passed = 0, absent = 0;
@@ -133,7 +124,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   int status = multinode::exit_wrong;
   if (outcome.timed_out) {
     said = fmt::format(
-        "FAIL: the node did not answer within {:.3g} s (60 % of --budget){}", budget * 0.6,
+        "FAIL: the node did not answer within {:.3g} s (60 % of --budget){}", options.budget * 0.6,
         outcome.stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
   } else if (!wrong.empty()) {
     said = "FAIL: " + multinode::join(wrong, "; ");

@@ -156,7 +156,7 @@ class Run {
         Command program;
         for (std::string part; stream >> part;)
           program.push_back(program.empty() ? cluster_.path_of(part).string() : part);
-        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {}).front();
+        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {});
       }
       command.insert(command.end(), words.begin(), words.end());
     }
@@ -177,9 +177,9 @@ class Run {
     for (const auto& [key, value] : check.variables) variables[key] = value;
     for (const auto& [key, value] : options_.variables) variables[key] = value;
     const auto program = words(check, json, limit);
-    const std::vector<Command> commands =
+    const Command command =
         check.where == Where::first_process
-            ? std::vector<Command>{program}
+            ? program
             : cluster_.launch(cluster_.nodes, check.where == Where::one_each ? 1 : cluster_.processes_per_node, program,
                               variables);
 
@@ -188,11 +188,11 @@ class Run {
                    .title = check.title,
                    .launch = launch,
                    .nodes = check.where == Where::first_process ? std::vector{cluster_.nodes.front()} : cluster_.nodes,
-                   .command = shell_words(variables, commands),
+                   .command = shell_words(variables, command),
                    .log = std::filesystem::path("logs") / (name + ".log")}};
     auto& result = attempt.result;
 
-    Processes processes(commands, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
+    Processes processes(command, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
     std::optional<Outcome> outcome;
     bool stopped = false;
     while (!(outcome = processes.wait(std::chrono::milliseconds(50))))

@@ -53,6 +53,8 @@ double last_level_cache() {
   return largest;
 }
 
+const char* const what_slows = ": look at the CPU governor, huge pages and the cgroup's cpu.max";
+
 void bind_to(int cpu) {  // so that a thread's memory stays near it; where that is refused, the rate is what it is
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -73,9 +75,9 @@ std::size_t array_length(double cache_bytes, double most_bytes) {
   return static_cast<std::size_t>(bytes / sizeof(double));
 }
 
-std::string why_slow_memory(double rate, const std::filesystem::path& root) {
-  if (rate >= least_of_a_core) return "";
-  return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, likely_causes(root));
+std::string why_slow_memory(double rate) {
+  if (rate >= 1e9) return "";
+  return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, what_slows);
 }
 
 Finding measure_memory_bandwidth(double seconds, bool corrupt) {
@@ -143,22 +145,6 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   return finding;
 }
 
-std::string likely_causes(const std::filesystem::path& root) {
-  const auto cpufreq = root / "sys/devices/system/cpu/cpu0/cpufreq";
-  std::string text;
-  // intel_pstate's powersave is as fast as it must be.
-  if (multinode::read_text(cpufreq / "scaling_governor") == "powersave" &&
-      multinode::read_text(cpufreq / "scaling_driver") != "intel_pstate")
-    text += "; the CPU governor is powersave: cpupower frequency-set -g performance";
-  if (multinode::read_text(root / "sys/kernel/mm/transparent_hugepage/enabled").value_or("").find("[never]") !=
-      std::string::npos)
-    text += "; transparent huge pages are off: echo madvise to /sys/kernel/mm/transparent_hugepage/enabled";
-  if (const auto cpus = multinode::read_cgroup(root).cpus;
-      cpus && *cpus < static_cast<double>(multinode::allowed_cpus().size()))
-    text += fmt::format("; the cgroup allows only {:g} CPUs: raise cpu.max", *cpus);
-  return text;
-}
-
 std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
   std::istringstream lines(cpuinfo);
   std::set<std::string> flags;
@@ -182,7 +168,7 @@ std::string why_slow(double rate, std::optional<double> peak, const std::string&
   if (!peak || rate >= *peak / 8) return "";
   const auto text = fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}", rate / 1e9, *peak / 1e9);
   for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
-    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + likely_causes();
+    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + what_slows;
   return text + ": " + (library.empty() ? "the BLAS" : library) +
          " is probably the reference BLAS; install OpenBLAS (apt install libopenblas0-pthread), BLIS or MKL, and see "
          "ldd";

@@ -220,18 +220,6 @@ TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
   EXPECT_FALSE(judge_run(check, ended(1), "nothing", "").absent);
 }
 
-TEST_F(Judge, TransportOfNccl) {
-  const auto check = named("transport, nccl");
-  cluster_.processes_per_node = 2;
-  const std::string good =
-      "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
-      "a:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/Socket/0\n";
-  EXPECT_EQ(found(check, ended(0), good), "");  // no RDMA here
-  EXPECT_SAYS(
-      found(check, ended(0), good + "a:1:2 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[1] [send] via NET/Socket/0\n"),
-      "NCCL sends over NET/Socket/0 from rank 2 to rank 3, which are on one node");
-}
-
 std::string node_row(const std::string& host, const std::string& what, const std::string& value,
                      const std::string& better, int rank) {
   return R"({"what": ")" + what + R"(", "host": ")" + host + R"(", "value": )" + value + R"(, "better": ")" + better +
@@ -294,20 +282,20 @@ TEST(Checks, HaveMoreTimeOnMoreNodes) {
 }
 
 TEST(Launching, GivesTheLauncherItsOptions) {
-  const auto words = [](const std::string& launcher, bool hydra = false) {
-    Cluster cluster{.launcher = "", .hydra = hydra, .nodes = {"a", "b"}, .local = false, .examples = "/examples"};
+  const auto words = [](const std::string& launcher) {
+    Cluster cluster{.launcher = "", .nodes = {"a", "b"}, .local = false, .examples = "/examples"};
     cluster.launcher_words = read_launcher(launcher);
     cluster.launcher = kind_of_launcher(cluster.launcher_words.front());
     EXPECT_EQ(cluster.launcher_command(), launcher);
-    return shell_words({}, cluster.launch(cluster.nodes, 2, {"program"}, {}).front());
+    return shell_words({}, cluster.launch(cluster.nodes, 2, {"program"}, {}));
   };
   EXPECT_EQ(words("srun --mpi=pmi2 '--container-image=a b'").find("srun --mpi=pmi2 '--container-image=a b' --kill"),
             0U);
   EXPECT_EQ(words("srun").find("srun --mpi=pmix --kill-on-bad-exit=1 "), 0U);
   EXPECT_EQ(words("mpirun --mca btl tcp,self").find("mpirun --mca btl tcp,self -n 4 -H a:2,b:2 "), 0U);
-  EXPECT_SAYS(words("mnrun --monitor 5"), "/examples/01-environment/mnrun --monitor 5 --nnodes 2");
+  EXPECT_EQ(words("mnrun --monitor 5"),
+            "/examples/01-environment/mnrun --monitor 5 --standalone --nproc-per-node 2 program");
   EXPECT_EQ(words("/opt/openmpi/bin/mpiexec").find("/opt/openmpi/bin/mpiexec -n 4 -H a:2,b:2 "), 0U);
-  EXPECT_EQ(words("mpirun.mpich -l", true), "mpirun.mpich -l -n 4 -hosts a:2,b:2 program");
   for (const char* wrong : {"prun --x", "mpirunner", "mpi.run", "/opt/srun/", "", "/opt/mnrun"})
     EXPECT_THROW(read_launcher(wrong), multinode::UsageError) << wrong;
 }
