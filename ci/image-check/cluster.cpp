@@ -122,18 +122,11 @@ bool can_read_other_processes() {
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) {
   using multinode::UsageError;
   Cluster cluster;
-  if (!options.examples.empty()) {
-    cluster.examples = std::filesystem::absolute(options.examples).lexically_normal();
-    if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
-      throw UsageError("--examples: no 01-environment/explore in " + cluster.examples.string());
-  } else {
-    cluster.examples = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    while (!std::filesystem::exists(cluster.examples / "01-environment/explore")) {
-      if (cluster.examples == cluster.examples.parent_path())
-        throw UsageError("the examples are not around this program: name their build folder with --examples");
-      cluster.examples = cluster.examples.parent_path();
-    }
-  }
+  cluster.examples = options.examples.empty() ? node_check::folder_of_examples()
+                                              : std::filesystem::absolute(options.examples).lexically_normal();
+  if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
+    throw UsageError("--examples: no 01-environment/explore in '" + cluster.examples.string() +
+                     "': name the build folder of the examples");
 
   cluster.nodes = options.hosts.empty() ? hosts_of_the_job() : options.hosts;
   for (const auto& node : cluster.nodes)
@@ -240,7 +233,7 @@ std::string text_of(const json& value) { return value.is_string() ? value.get<st
 
 }  // namespace
 
-void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
+void describe_machine(Head& head, const Cluster& cluster) {
   if (const json& told = cluster.explored; !told.is_null()) {
     const auto& cpu = told.at("cpu").at("machine");
     head.machine["CPU"] = cpu.at("model");
@@ -258,18 +251,16 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
   head.machine["processes per node"] = std::to_string(head.processes_per_node);
 
   // Debian's and Ubuntu's packages, or Red Hat's.
-  const auto packages = folder / "packages.txt";
-  std::filesystem::remove(packages);
-  const Command ask = !is_installed("dpkg-query")
-                          ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
-                          : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
-  Processes(ask, {}, packages, std::chrono::seconds(20)).end();
-  std::ifstream list(packages);
-  for (std::string line; std::getline(list, line);) {
-    if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";
-    if (const auto space = line.find(' '); space != std::string::npos && line.find(':') != 0)
-      head.versions["package " + line.substr(0, space)] = line.substr(space + 1);
-  }
+  const MemoryFile packages;
+  Processes({"sh", "-c",
+             "dpkg-query -W -f '${db:Status-Abbrev}${binary:Package} ${Version}\\n' | sed -n 's/^ii *//p'; "
+             "rpm -qa --queryformat '%{NAME} %{VERSION}-%{RELEASE}\\n'"},
+            {}, packages.path(), std::chrono::seconds(20))
+      .end();
+  std::istringstream list(packages.text());
+  for (std::string line, name, version, more; std::getline(list, line);)
+    if (std::istringstream words(line); words >> name >> version && !(words >> more))
+      head.versions["package " + name] = version;
 
   const std::regex steering(
       "(OMPI_MCA|PMIX_MCA|PRTE_MCA|OPAL_|UCX|NCCL|FI|PSM2?|HFI|HWLOC|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|MALLOC|GLOO|CUDA|"
@@ -296,20 +287,17 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
 
 namespace {
 
-// Why a connection to 127.0.0.1 fails; "": it does not.
+// Why 127.0.0.1 cannot be reached; "": it can, also where no program listens.
 std::string no_loopback() {
-  const multinode::Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
-      client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const multinode::Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(1);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof address;
   const timeval patience{5, 0};
   setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  const bool connected = bind(listener.get(), any, length) == 0 && listen(listener.get(), 1) == 0 &&
-                         getsockname(listener.get(), any, &length) == 0 && connect(client.get(), any, length) == 0;
-  if (connected) return "";
+  if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == ECONNREFUSED)
+    return "";
   return "this node cannot connect to 127.0.0.1 (" + std::string(std::strerror(errno)) + "): ip link set lo up";
 }
 

@@ -60,7 +60,7 @@ Variables whole_node();
 
 // Fills machine, versions and settings with what explore and the system say of this machine, the first node. Settings
 // are those that steer MPI, NCCL, UCX, OpenMP and the kernel; nothing whose name sounds like a secret.
-void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder);
+void describe_machine(Head& head, const Cluster& cluster);
 
 // One thing that is wrong with this node, and fails many checks. What a program of MPI, Gloo or NCCL needs before it
 // can do anything: limits, shared memory, temporary space, the loopback interface, its libraries, the launcher. In a

@@ -128,7 +128,6 @@ class Comparing {
     results_.head = b_.head;
     results_.head.suite = "compare";
     results_.head.command = options.command;
-    results_.head.budget_seconds = 0;
     writer_.write(results_.head);
   }
 
@@ -182,9 +181,7 @@ class Comparing {
         result.reason =
             "failed, and passed when it ran again, which tells nothing about B: run B again, on a quiet node";
       }
-      const bool skipped = result.status == Status::skip &&
-                           std::ranges::find(options_.required, result.check) != options_.required.end();
-      if (skipped || (result.status != Status::pass && result.status != Status::skip)) record(result);
+      if (result.status != Status::pass && result.status != Status::skip) record(result);
     }
   }
 
@@ -209,18 +206,6 @@ class Comparing {
               .nodes = {node},
               .findings = {
                   {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
-    }
-  }
-
-  // A required name that nothing has would never be missed.
-  void know_what_is_required() const {
-    for (const auto& name : options_.required) {
-      const auto is_of = [&](const auto& sample) {
-        return sample.check == name || name_of({sample.metric, sample.band_bytes, sample.node}) == name;
-      };
-      if (name != "all" && std::ranges::none_of(a().samples, is_of) &&
-          std::ranges::none_of(b_.checks, [&](const auto& check) { return check.check == name; }))
-        throw UsageError("--require: neither A nor B has a check or metric '" + name + "'");
     }
   }
 
@@ -253,7 +238,7 @@ class Comparing {
     for (const auto& one : compared_)
       if (one.comparison.verdict == "worse") suspects.insert(one.check);
     if (suspects.empty()) return;
-    if (options_.again_b.empty() && !options_.again) {
+    if (options_.again_b.empty()) {
       for (auto& one : compared_)
         if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
       return;
@@ -264,7 +249,6 @@ class Comparing {
     std::vector<std::filesystem::path> of_a, of_b;
     const auto launch = [&](bool is_a, const std::filesystem::path& where) {
       (is_a ? of_a : of_b).push_back(where);
-      if (options_.again) return options_.again(is_a, where);
       const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_.timeout,
                                    (is_a ? a() : b_).head.processes_per_node, suspects, where);
       if (!ended && is_a)
@@ -303,8 +287,7 @@ class Comparing {
         result.reason = found + ": " + explain(comparison);
         if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
         if (!is_evidence(comparison)) {
-          const bool much = worse_than_all(comparison) > required(),
-                     nothing_sees = options_.required.empty() && !seeing.contains(check);
+          const bool much = worse_than_all(comparison) > required(), nothing_sees = !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
           if (nothing_sees)
             result.reason +=
@@ -320,7 +303,7 @@ class Comparing {
         }
         out_ << result.check << ": " << result.reason << "\n";
       }
-      record(result, check);
+      record(result);
     }
     if (blind.empty()) return;
     out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
@@ -347,15 +330,9 @@ class Comparing {
   };
   const Results& a() const { return sessions_.back(); }
   double required() const { return options_.loss / 100; }
-  bool in_turn() const { return !options_.again_a.empty() || options_.again; }
+  bool in_turn() const { return !options_.again_a.empty(); }
 
-  // `check`: that measured it. What is required, and was not compared, was not tested.
-  void record(CheckResult result, const std::string& check = "") {
-    const auto names_it = [&](const auto& name) { return name == "all" || name == result.check || name == check; };
-    if (result.status == Status::skip && std::ranges::any_of(options_.required, names_it)) {
-      result.status = Status::not_run;
-      result.reason = "is required, and was not compared: " + result.reason;
-    }
+  void record(CheckResult result) {
     if (result.status != Status::pass && result.status != Status::skip) {
       out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
       for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
@@ -378,7 +355,7 @@ class Comparing {
     } else {
       missing.reason = "B was not asked: its suite is smaller";
     }
-    record(missing, check);
+    record(missing);
   }
 
   // A's sessions. With few of them, or where B ran on other nodes, those of A's other nodes say how much nodes and
@@ -418,9 +395,6 @@ boost::program_options::options_description CompareOptions::description() {
        "and the exit status is 3")  //
       ("loss", po::value(&loss)->value_name("PERCENT")->default_value(loss),
        "that must be found: a metric that cannot see it is no evidence")  //
-      ("require", po::value(&required)->value_name("NAME"),
-       "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
-       "is 3; may be repeated; all: every metric; default: of each check one metric must be evidence")  //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
        "for each fresh launch; one of B that takes longer is a failure")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
@@ -433,7 +407,6 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   comparing.compare_heads();
   comparing.compare_nodes();
   comparing.take_over_failures_of_b();
-  comparing.know_what_is_required();
   comparing.compare_facts();
   comparing.compare_metrics();
   comparing.measure_suspects_again();

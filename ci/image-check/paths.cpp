@@ -123,23 +123,37 @@ void print(const Matrix& matrix, const std::vector<std::string>& names, const Sl
   table.print(out);
 }
 
-int paths(const PathsOptions& options, std::ostream& out) {
-  const Cluster cluster = find_cluster(options.cluster);
+int paths(int argc, char** argv, const std::string&) {
+  namespace po = boost::program_options;
+  RunDescription run;  // of its options those that say where
+  std::string json_file;
+  double at_least = 50;
+  po::options_description known("paths");
+  known.add_options()  //
+      ("at-least", po::value(&at_least)->value_name("PERCENT")->default_value(at_least),
+       "of a good pair's bandwidth, else a pair is slow")  //
+      ("json", po::value(&json_file)->value_name("FILE"), "file for a JSON object per pair and per finding");
+  known.add(run.where());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  run.read();
+  multinode::require_range("at-least", at_least, 0.0, 100.0);
+  auto& out = std::cout;
+  const Cluster cluster = find_cluster(run.options.cluster);
   const auto& names = cluster.nodes;
   if (names.size() < 3)
     throw UsageError("paths: " + std::to_string(names.size()) +
                      " nodes cannot tell which one is bad: name three or more with --hosts");
-  multinode::JsonLines json(options.json);
+  multinode::JsonLines json(json_file);
   const auto rounds = rounds_of(names.size());
   Matrix matrix;
   for (const auto& round : rounds) measure(cluster, round, matrix, out);
   // What is slow has a second chance, with less beside it: other work on a node may have disturbed it.
-  const auto suspects = find_slow(matrix, options.at_least / 100).pairs;
+  const auto suspects = find_slow(matrix, at_least / 100).pairs;
   for (auto round : rounds) {
     std::erase_if(round, [&](const Pair& pair) { return !suspects.contains(pair); });
     measure(cluster, round, matrix, out);
   }
-  const auto slow = find_slow(matrix, options.at_least / 100);
+  const auto slow = find_slow(matrix, at_least / 100);
   if (names.size() <= all_pairs_up_to) print(matrix, names, slow, out);
   out << fmt::format("{} of {} pairs measured; good ones have {:.3g} GB/s, and less than {:.3g} is slow\n",
                      matrix.size(), names.size() * (names.size() - 1) / 2, slow.good, slow.limit);

@@ -2,6 +2,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/process/child_process.hpp>
 #include <multinode/process/process_tree.hpp>
 
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -40,25 +41,6 @@ std::string quoted(const std::string& word) {
 constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
 
-[[noreturn]] void execute(const Command& command, const Variables& variables, int log) {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  setpgid(0, 0);
-  dup2(log, STDOUT_FILENO);
-  dup2(log, STDERR_FILENO);
-  const int input = open("/dev/null", O_RDONLY);
-  if (input >= 0) dup2(input, STDIN_FILENO);
-  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  std::vector<char*> words;
-  for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  execvp(words[0], words.data());
-  const std::string text = "image-check: cannot run " + command[0] + ": " + std::strerror(errno) + "\n";
-  if (write(STDERR_FILENO, text.c_str(), text.size()) < 0) _exit(126);
-  _exit(127);
-}
-
 Outcome keep(const Command& command, const Variables& variables, int log, multinode::Deadline deadline,
              KillDelays kill_delays, pid_t parent) {
   ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, the kernel keeps no exit status
@@ -71,9 +53,22 @@ Outcome keep(const Command& command, const Variables& variables, int log, multin
   Outcome outcome;
   if (getppid() != parent) return {.exit_status = 128 + SIGTERM};
 
-  const pid_t child = fork();
-  if (child == 0) execute(command, variables, log);
-  if (child < 0) return {.exit_status = 126};
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  const multinode::Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  static std::optional<multinode::ChildProcess> started;  // not to be waited for at the end, where it may be stuck
+  try {
+    const char* const path = std::getenv("PATH");
+    started.emplace(
+        multinode::ChildCommand{.arguments = command,
+                                .file = multinode::find_program(command.at(0), path ? path : "/usr/bin:/bin"),
+                                .descriptors = {input.get(), log, log},
+                                .own_group = true,
+                                .default_signals = true});
+  } catch (const multinode::StartError& error) {
+    multinode::write_all(log, std::string("image-check: ") + error.what() + "\n", "the log");
+    return {.exit_status = error.status};
+  }
+  const pid_t child = started->pid();
   bool killing = false, running = true;  // killing: SIGTERM was sent, and `deadline` is that of SIGKILL
   while (running) {
     multinode::reap_children([&](pid_t ended, int status) {

@@ -97,8 +97,7 @@ struct Comparison {
 struct Head {
   std::string suite;  // smoke, gate, deep; or "compare"
   std::string command;
-  std::string started;  // ISO 8601, UTC
-  double budget_seconds = 0;
+  std::string started;             // ISO 8601, UTC
   std::string launcher;            // with its options
   std::vector<std::string> nodes;  // hosts
   int processes_per_node = 0;

@@ -11,7 +11,6 @@
 
 #include <fmt/chrono.h>
 
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,7 +47,8 @@ std::vector<const Check*> select(const RunOptions& options, const std::vector<Ch
   std::vector<const Check*> chosen;
   for (const auto& check : checks) {
     const bool named = std::ranges::find(options.only, check.name) != options.only.end();
-    if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.measures)))
+    if (named ||
+        (options.only.empty() && check.from <= options.suite && (options.launches == 1 || !check.measures.is_null())))
       chosen.push_back(&check);
   }
   return chosen;
@@ -70,9 +70,7 @@ class Run {
       if (!std::filesystem::create_directory(folder_ / part))
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
-    const auto of_site = site_.budgets.find(name_of(options.suite));
-    budget_ = (of_site == site_.budgets.end() ? budget_seconds(options.suite) : of_site->second) * options.launches;
-    if (options.budget > 0) budget_ = options.budget;
+    budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
     if (options.budget == 0)
       for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
   }
@@ -83,11 +81,6 @@ class Run {
       for (const Check* check : checks_) one(*check, launch);
     auto& summary = results_.summary;
     summary.seconds = elapsed();
-    const double jumped =
-        std::chrono::duration<double>(std::chrono::system_clock::now() - began_).count() - summary.seconds;
-    if (std::abs(jumped) > 2)
-      out_ << fmt::format("note: this machine's clock jumped by {:+.0f} s during the run; durations do not follow it\n",
-                          jumped);
     conclude(summary);
     if (options_.retry && summary.failed > 0) summary.cause = common_cause(cluster_);
     if (!summary.cause.empty()) out_ << "likely cause: " << summary.cause << "\n";
@@ -108,11 +101,10 @@ class Run {
     head.suite = options_.only.empty() ? name_of(options_.suite) : "only";
     head.command = options_.command;
     head.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
-    head.budget_seconds = budget_;
     head.launcher = cluster_.launcher_command();
     head.nodes = cluster_.nodes;
     head.processes_per_node = cluster_.processes_per_node;
-    describe_machine(head, cluster_, folder_ / "files");
+    describe_machine(head, cluster_);
     writer_.write(head);
 
     double expected = 0;
@@ -126,11 +118,6 @@ class Run {
          << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
     if (const auto all = sysconf(_SC_NPROCESSORS_ONLN), own = std::ssize(multinode::allowed_cpus()); own < all)
       out_ << "note: image-check may use " << own << " of " << all << " CPUs (taskset or a cpuset)\n";
-    std::error_code no_folder;
-    struct statvfs space {};
-    if (const auto tmp = std::filesystem::temp_directory_path(no_folder);
-        statvfs(tmp.c_str(), &space) == 0 && space.f_flag & ST_NOEXEC)
-      out_ << "note: " << tmp.string() << " is mounted noexec: no program that is built there can run\n";
     if (expected > budget_)
       throw UsageError(fmt::format(
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
@@ -309,7 +296,6 @@ class Run {
   ResultsWriter writer_;
   double budget_ = 0;
   Clock::time_point started_ = Clock::now();
-  std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   std::set<std::string> hosts_;  // that took part in the first check
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};

@@ -70,11 +70,6 @@ double cpu_seconds(clockid_t clock) {
 
 }  // namespace
 
-std::size_t array_length(double cache_bytes, double most_bytes) {
-  const double bytes = std::min(std::max(4 * cache_bytes, 0x1p26), most_bytes / 3);
-  return static_cast<std::size_t>(bytes / sizeof(double));
-}
-
 std::string why_slow_memory(double rate) {
   if (rate >= 1e9) return "";
   return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, what_slows);
@@ -83,10 +78,11 @@ std::string why_slow_memory(double rate) {
 Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::vector<int> cpus = multinode::allowed_cpus();
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
-  // An eighth of the memory, and what a slow core gets through in time.
-  const double cache = last_level_cache();
-  const double passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers));
-  const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
+  // Each array is four times the last-level cache (STREAM's rule) and 64 MiB at least. But all three together take no
+  // more than an eighth of the memory, and what a slow core gets through in time.
+  const double cache = last_level_cache(), passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers)),
+               most = std::min(memory_bytes() / 8, passable) / 3;
+  const auto length = static_cast<std::size_t>(std::min(std::max(4 * cache, 0x1p26), most) / sizeof(double));
   const auto memory = std::make_unique_for_overwrite<double[]>(3 * length);
   double *const a = memory.get(), *const b = a + length, *const c = b + length;
   constexpr double never = std::numeric_limits<double>::infinity();

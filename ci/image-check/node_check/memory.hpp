@@ -17,10 +17,6 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt);
 // the limit, 1 GB/s. "": it is not.
 std::string why_slow_memory(double rate);
 
-// Elements an array: four times the last-level cache (STREAM's rule) and 64 MiB at least, but all three together no
-// more than `most_bytes`.
-std::size_t array_length(double cache_bytes, double most_bytes);
-
 // The rate of matrix products through CBLAS on one core, by its CPU time, so that other work on the node does not lower
 // it. Wrong, too, where it is far below the peak because of its library.
 Finding measure_matrix_rate(double seconds, bool corrupt);

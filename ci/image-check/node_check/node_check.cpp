@@ -68,11 +68,8 @@ std::optional<Gpus> gpus_of_cuda() {
 
 // The bytes of all programs of the examples around this one, which each rank may have from another place.
 Findings look_at_programs(World&, const Options&) {
-  auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  while (!std::filesystem::exists(folder / "01-environment/explore")) {
-    if (folder == folder.parent_path()) return {absent("programs", "the examples are not around node_check")};
-    folder = folder.parent_path();
-  }
+  const auto folder = folder_of_examples();
+  if (folder.empty()) return {absent("programs", "the examples are not around node_check")};
   std::map<std::string, std::size_t> hashes;  // in the order of their names
   for (const auto& chapter : std::filesystem::directory_iterator(folder)) {
     if (!std::isdigit(static_cast<unsigned char>(chapter.path().filename().string()[0]))) continue;
@@ -120,7 +117,6 @@ const std::vector<Look>& looks() {
       {"limits", false, [](World&, const Options& o) { return look_at_limits(o.root, o.tmp); }},
       {"devices", false, [](World&, const Options& o) { return look_at_devices(o.root / "sys", gpus_of_cuda()); }},
       {"mounts", false, [](World&, const Options& o) { return Findings{look_at_mounts(o.root)}; }},
-      {"sync", false, [](World&, const Options& o) { return look_at_sync(o.tmp); }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) {
          return Findings{measure_memory_bandwidth(o.seconds, corrupt_here(world, o))};
@@ -169,6 +165,7 @@ int report(World& world, const Options& options, const Findings& findings) {
 
   multinode::JsonLines lines(options.common.json);
   lines.write(multinode::fingerprint(world));
+  multinode::Table table({"", "what", "rank", "host", "value", "unit", "why"});
   int right = 0, wrong = 0, absent = 0;
   for (const std::string& of_rank : all)
     for (const json& one : json::parse(of_rank)) {
@@ -177,17 +174,17 @@ int report(World& world, const Options& options, const Findings& findings) {
       const std::string what = one.at("what"), why = one.at("why");
       ++(ok.is_null() ? absent : ok == true ? right : wrong);
       if (ok == false) std::cerr << "node_check: " + what + ": " + why + "\n" << std::flush;
-      std::cout << fmt::format("{:<8}{:<22} rank {} on {}: {} {}  {}\n",
-                               ok.is_null() ? "absent"
-                               : ok == true ? "ok"
-                                            : "WRONG",
-                               what, one.at("rank").dump(), one.at("host").get<std::string>(),
-                               value.is_string()         ? value.get<std::string>()
-                               : value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
-                               : value.is_null()         ? ""
-                                                         : value.dump(),
-                               one.at("unit").get<std::string>(), why);
+      table.add({ok.is_null() ? "absent"
+                 : ok == true ? "ok"
+                              : "WRONG",
+                 what, "rank " + one.at("rank").dump(), one.at("host"),
+                 value.is_string()         ? value.get<std::string>()
+                 : value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
+                 : value.is_null()         ? ""
+                                           : value.dump(),
+                 one.at("unit"), why});
     }
+  table.print(std::cout);
   std::cout << right << " right, " << wrong << " wrong, " << absent << " absent\n" << std::flush;
   return wrong ? multinode::exit_wrong : right ? multinode::exit_right : multinode::exit_hardware_absent;
 }

@@ -40,7 +40,7 @@ TEST(Processes, StatusAndOutput) {
   EXPECT_EQ(run(shell("kill -9 $$"), folder).exit_status, 128 + SIGKILL);
   EXPECT_EQ(run(shell("exit $N"), folder, {{"N", "5"}}).exit_status, 5);
   EXPECT_EQ(run({"/nowhere/program"}, folder).exit_status, 127);
-  EXPECT_NE(text_of(folder / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
+  EXPECT_NE(text_of(folder / "log").find("cannot start '/nowhere/program': no such file"), std::string::npos);
   EXPECT_EQ(run(shell("sleep 0.2 & exit 0"), folder).left_over, 0);  // it has a moment to end
   const auto before = signal(SIGCHLD, SIG_IGN);                      // by `trap '' CHLD` in a shell
   EXPECT_EQ(run(shell("exit 4"), folder).exit_status, 4);
