@@ -370,19 +370,12 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
   for (const auto& [what, values] : equal) {
     if (values.size() < 2) continue;
-    // What most nodes have, or about.
-    const auto hosts_with = [&values = values, &what = what](const std::string& value) {
-      std::size_t hosts = 0;
-      for (const auto& [other, of] : values) hosts += same_fact(what, value, other) ? of.size() : 0;
-      return hosts;
-    };
-    const std::string* usual = nullptr;
-    for (const auto& [value, hosts] : values)
-      if (!usual || hosts_with(value) > hosts_with(*usual)) usual = &value;
+    const auto usual =
+        std::ranges::max_element(values, {}, [](const auto& of_value) { return of_value.second.size(); })->first;
     for (const auto& [value, hosts] : values)
       for (const auto& host : hosts)
-        if (!same_fact(what, *usual, value))
-          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + *usual + "'", host);
+        if (!same_fact(what, usual, value))
+          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + usual + "'", host);
   }
   if (!judged.findings.empty()) judged.absent = judged.busy = false;
   // What only left something behind did its work.

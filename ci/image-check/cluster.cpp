@@ -55,6 +55,30 @@ std::vector<std::string> hosts_of_the_job() {
 
 int cores() { return multinode::usable_cpus(); }
 
+// On the PATH, or at this path.
+bool is_installed(const std::string& program) {
+  try {
+    multinode::find_program(program, variable("PATH"));
+    return true;
+  } catch (const multinode::StartError&) {
+    return false;
+  }
+}
+
+// The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
+bool can_read_other_processes() {
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  if (child < 0) return false;
+  char here = 0, there = 1;
+  const iovec to{&here, 1}, from{&there, 1};
+  const bool read = process_vm_readv(child, &to, 1, &from, 1, 0) == 1;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return read;
+}
+
 // What explore says of this machine. This program links no CUDA, so that it starts, and says what is wrong, where CUDA
 // is broken.
 void explore(Cluster& cluster) {
@@ -77,15 +101,6 @@ void explore(Cluster& cluster) {
 
 }  // namespace
 
-bool is_installed(const std::string& program) {
-  try {
-    multinode::find_program(program, variable("PATH"));
-    return true;
-  } catch (const multinode::StartError&) {
-    return false;
-  }
-}
-
 Variables small_machine() {
   Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -104,19 +119,6 @@ Variables whole_node() {
   if (const auto threads = variables.find("OMP_NUM_THREADS"); threads != variables.end())
     threads->second = std::to_string(cores());
   return variables;
-}
-
-bool can_read_other_processes() {
-  const pid_t child = fork();
-  if (child == 0)
-    for (;;) pause();
-  if (child < 0) return false;
-  char here = 0, there = 1;
-  const iovec to{&here, 1}, from{&there, 1};
-  const bool read = process_vm_readv(child, &to, 1, &from, 1, 0) == 1;
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  return read;
 }
 
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) {
@@ -152,8 +154,6 @@ Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) 
   if (cluster.launcher == "mnrun") {
     if (!cluster.local)
       throw UsageError("--launcher: mnrun starts programs on one node: take mpirun or srun for several");
-    if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
-      throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
   } else if (!is_installed(program)) {
     throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
   }

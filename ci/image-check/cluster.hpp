@@ -48,9 +48,6 @@ Command read_launcher(const std::string& text);
 // `of_site`: the launcher in place of auto. Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site = "");
 
-// On the PATH, or at this path.
-bool is_installed(const std::string& program);
-
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
 // user has set, and nothing that the image must provide.
 Variables small_machine();
@@ -66,8 +63,5 @@ void describe_machine(Head& head, const Cluster& cluster);
 // can do anything: limits, shared memory, temporary space, the loopback interface, its libraries, the launcher. In a
 // few words, with what to do; "": nothing of that is wrong.
 std::string common_cause(const Cluster& cluster);
-
-// The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
-bool can_read_other_processes();
 
 }  // namespace image_check

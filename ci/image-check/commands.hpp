@@ -88,10 +88,9 @@ using Matrix = std::map<Pair, double>;             // GB/s of each pair that was
 std::vector<std::vector<Pair>> rounds_of(std::size_t nodes);
 
 struct SlowPaths {
-  double good = 0,
-         limit = 0;  // GB/s: what three quarters of the pairs do not exceed, and the part of it that is enough
-  std::vector<std::size_t> nodes;  // of whose pairs more than three quarters are below the limit
-  std::set<Pair> pairs, others;    // below the limit: all of them, and those without these nodes
+  double good = 0, limit = 0;    // GB/s: what three quarters of the pairs do not exceed, and the part that is enough
+  std::set<std::size_t> nodes;   // of whose pairs more than three quarters are below the limit
+  std::set<Pair> pairs, others;  // below the limit: all of them, and those without these nodes
 };
 // The upper quartile stands for what is good, not the median, because a slow link in the middle slows most pairs.
 SlowPaths find_slow(const Matrix& matrix, double at_least);

@@ -84,23 +84,14 @@ SlowPaths find_slow(const Matrix& matrix, double at_least) {
   slow.limit = slow.good * at_least;
   for (const auto& [pair, value] : matrix)
     if (value == 0 || value < slow.limit) slow.pairs.insert(pair);
-  slow.others = slow.pairs;
-  for (Matrix rest = matrix;;) {  // the worst node, then the worst of what it leaves
-    struct Count {
-      double slow = 0, all = 0;
-      double share() const { return all < 2 ? 0 : slow / all; }
-    };
-    std::map<std::size_t, Count> counts;
-    for (const auto& [pair, value] : rest)
-      for (const auto node : {pair.first, pair.second})
-        ++counts[node].all, counts[node].slow += slow.pairs.contains(pair);
-    const auto worst = std::ranges::max_element(counts, {}, [](const auto& of_node) { return of_node.second.share(); });
-    if (worst == counts.end() || worst->second.share() <= 0.75) break;
-    const auto has_it = [node = worst->first](const Pair& pair) { return pair.first == node || pair.second == node; };
-    slow.nodes.push_back(worst->first);
-    std::erase_if(slow.others, has_it);
-    std::erase_if(rest, [&](const auto& one) { return has_it(one.first); });
-  }
+  std::map<std::size_t, std::pair<int, int>> counts;  // of each node: slow pairs, all pairs
+  for (const auto& [pair, value] : matrix)
+    for (const auto node : {pair.first, pair.second})
+      ++counts[node].second, counts[node].first += slow.pairs.contains(pair);
+  for (const auto& [node, of] : counts)
+    if (of.second > 1 && 4 * of.first > 3 * of.second) slow.nodes.insert(node);
+  for (const auto& pair : slow.pairs)
+    if (!slow.nodes.contains(pair.first) && !slow.nodes.contains(pair.second)) slow.others.insert(pair);
   return slow;
 }
 

@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +19,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <set>
@@ -41,17 +41,6 @@ namespace {
 constexpr double factor = 3;
 double b_at(std::size_t i) { return static_cast<double>(i % 1021); }
 double c_at(std::size_t i) { return static_cast<double>(i / 1021 % 4096); }
-
-double last_level_cache() {
-  double largest = 0;
-  for (int index = 0; index < 8; ++index) {
-    std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
-    double size = 0;
-    char unit = ' ';
-    if (in >> size >> unit) largest = std::max(largest, size * (unit == 'M' ? 0x1p20 : 0x1p10));
-  }
-  return largest;
-}
 
 const char* const what_slows = ": look at the CPU governor, huge pages and the cgroup's cpu.max";
 
@@ -80,7 +69,8 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
   // Each array is four times the last-level cache (STREAM's rule) and 64 MiB at least. But all three together take no
   // more than an eighth of the memory, and what a slow core gets through in time.
-  const double cache = last_level_cache(), passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers)),
+  const double cache = static_cast<double>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE))),
+               passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers)),
                most = std::min(memory_bytes() / 8, passable) / 3;
   const auto length = static_cast<std::size_t>(std::min(std::max(4 * cache, 0x1p26), most) / sizeof(double));
   const auto memory = std::make_unique_for_overwrite<double[]>(3 * length);
@@ -124,10 +114,12 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   }
 
   const double bytes = static_cast<double>(length * sizeof(double));
-  std::string sizes =
-      "triad, " + std::to_string(workers) + " threads, 3 arrays of " + std::to_string(length >> 17) + " MiB";
-  if (bytes < 4 * cache) sizes += ", not 4 times the cache of " + std::to_string(std::lround(cache / 0x1p20)) + " MiB";
-  Finding finding{"memory_bandwidth", 3 * bytes / triad / 1e9, "GB/s", "more", true, sizes};
+  Finding finding{"memory_bandwidth",
+                  3 * bytes / triad / 1e9,
+                  "GB/s",
+                  "more",
+                  true,
+                  fmt::format("triad, {} threads, 3 arrays of {} MiB", workers, length >> 17)};
   const double rate = 3 * bytes / static_cast<double>(workers) / of_a_core;
   if (const auto slow = why_slow_memory(rate); !slow.empty()) {
     finding.ok = false;
@@ -201,8 +193,6 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
   }
   const double rate = 2.0 * n * n * n / best;
   Finding finding{"matrix_rate", rate / 1e9, "GFLOP/s", "more", true, "dgemm, n = 512, by the CPU time of one core"};
-  if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
-    finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
   const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
   if (const auto slow = why_slow(rate, peak, library_of_products()); !slow.empty()) {
     finding.ok = false;

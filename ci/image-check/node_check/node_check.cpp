@@ -37,7 +37,7 @@ namespace po = boost::program_options;
 
 struct Options {
   multinode::CommonOptions common;
-  std::vector<std::string> only, skip;
+  std::vector<std::string> only;
   double seconds = 0.5;
   std::filesystem::path tmp = temporary_folder(), root = "/";
   int corrupt = -1;
@@ -128,15 +128,12 @@ const std::vector<Look>& looks() {
   return all;
 }
 
-bool chosen(const Options& options, const std::string& name) {
-  const auto in = [&name](const auto& names) { return std::ranges::find(names, name) != names.end(); };
-  return (options.only.empty() || in(options.only)) && !in(options.skip);
-}
-
 Findings look(World& world, const Options& options) {
   Findings all;
   for (const Look& one : looks()) {
-    if (!chosen(options, one.name)) continue;
+    const bool chosen = options.only.empty() ? one.name != std::string("programs")
+                                             : std::ranges::find(options.only, one.name) != options.only.end();
+    if (!chosen) continue;
     world.barrier(one.name);  // nothing measures while another rank of its node works
     if (!one.every_rank && world.local_rank() != 0) continue;
     const auto inside = one.every_rank ? nullptr
@@ -196,8 +193,7 @@ int main(int argc, char** argv) {
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options.add_options()
-    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names).c_str())
-    ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
+    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names + "; default: all but programs").c_str())
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
     ("tmp", po::value(&options.tmp)->value_name("DIR"), "folder for temporary files (default: TMPDIR or /tmp)")
@@ -207,10 +203,9 @@ int main(int argc, char** argv) {
   // clang-format on
   program.validate = [&] {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
-    for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})
-      for (const std::string& name : *given)
-        if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
-          throw multinode::UsageError(std::string(option) + ": there is no '" + name + "'; there are " + names);
+    for (const std::string& name : options.only)
+      if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
+        throw multinode::UsageError("--only: there is no '" + name + "'; there are " + names);
     // Ranks wait for those that measure.
     options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));
   };
