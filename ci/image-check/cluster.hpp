@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+namespace boost::program_options {
+class options_description;
+}
+
 namespace image_check {
 
 struct Head;  // results.hpp
@@ -39,6 +43,7 @@ struct ClusterOptions {
   std::vector<std::string> hosts;  // none: those of the job (Slurm, PBS), or this machine
   int processes_per_node = 0;      // 0: GPUs, or cores up to 4, at least 2
   std::string examples;            // "": where this program lies
+  boost::program_options::options_description description();
 };
 // auto, mnrun, srun, or mpirun, which is also mpiexec, /opt/mpich/bin/mpirun and, where several MPIs are installed,
 // mpirun.mpich; "" for all others.

@@ -14,10 +14,6 @@
 #include <utility>
 #include <vector>
 
-namespace boost::program_options {
-class options_description;
-}
-
 namespace image_check {
 
 // run and baseline: the checks of a suite within its budget, whatever they do.
@@ -38,15 +34,7 @@ struct RunOptions {
   Variables variables;  // for each program
   bool retry = true;    // a failed check, to see whether it is flaky
   double limit = 0;     // seconds for each check; 0: its own
-};
-
-// Options --suite, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
-struct RunDescription {
-  RunOptions options;
-  std::string suite = "smoke", hosts;
-  boost::program_options::options_description where();        // on which nodes, and how
-  boost::program_options::options_description description();  // all
-  void read();
+  boost::program_options::options_description description();
 };
 
 // Writes the plan and a line a check to `out`; results.jsonl and the logs into the folder. Ends early, with the rest

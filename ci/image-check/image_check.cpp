@@ -50,16 +50,15 @@ int finish(const std::filesystem::path& folder, const Results& results) {
 
 int run(int argc, char** argv, const std::string& command) {
   const int launches = argv[0] == std::string("baseline") ? 4 : 1;
-  RunDescription run;
-  run.options.command = command;
-  run.options.launches = launches;
-  auto known = run.description();
+  RunOptions options;
+  options.command = command;
+  options.launches = launches;
+  auto known = options.description();
   if (launches > 1)
-    known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
+    known.add_options()("launches", po::value(&options.launches)->default_value(launches), "of each check");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  multinode::require_range("launches", run.options.launches, 1, 1000);
-  run.read();
-  return finish(run.options.folder, run_checks(run.options, std::cout));
+  multinode::require_range("launches", options.launches, 1, 1000);
+  return finish(options.folder, run_checks(options, std::cout));
 }
 
 int compare(int argc, char** argv, const std::string& command) {

@@ -116,7 +116,7 @@ void print(const Matrix& matrix, const std::vector<std::string>& names, const Sl
 
 int paths(int argc, char** argv, const std::string&) {
   namespace po = boost::program_options;
-  RunDescription run;  // of its options those that say where
+  ClusterOptions where;
   std::string json_file;
   double at_least = 50;
   po::options_description known("paths");
@@ -124,12 +124,11 @@ int paths(int argc, char** argv, const std::string&) {
       ("at-least", po::value(&at_least)->value_name("PERCENT")->default_value(at_least),
        "of a good pair's bandwidth, else a pair is slow")  //
       ("json", po::value(&json_file)->value_name("FILE"), "file for a JSON object per pair and per finding");
-  known.add(run.where());
+  known.add(where.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  run.read();
   multinode::require_range("at-least", at_least, 0.0, 100.0);
   auto& out = std::cout;
-  const Cluster cluster = find_cluster(run.options.cluster);
+  const Cluster cluster = find_cluster(where);
   const auto& names = cluster.nodes;
   if (names.size() < 3)
     throw UsageError("paths: " + std::to_string(names.size()) +

@@ -22,6 +22,7 @@
 #include <system_error>
 
 namespace image_check {
+namespace po = boost::program_options;
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -304,45 +305,44 @@ class Run {
 
 }  // namespace
 
-boost::program_options::options_description RunDescription::where() {
-  namespace po = boost::program_options;
+po::options_description ClusterOptions::description() {
   po::options_description known("Where");
-  auto& cluster = options.cluster;
   known.add_options()  //
-      ("hosts", po::value(&hosts)->value_name("A,B,..."),
+      ("hosts", po::value<std::string>()->value_name("A,B,...")->notifier([this](const std::string& text) {
+        hosts = multinode::expand_host_list(text);
+      }),
        "the nodes, this one first, such as node[0-3]; default: those of the Slurm or PBS job, or this machine")  //
-      ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
+      ("launcher", po::value(&launcher)->default_value(launcher),
        "mpirun, mpiexec or srun (or a path, or mpirun.mpich), mnrun or auto; its options may follow: "
        "'srun --container-image=IMAGE'")  //
-      ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
+      ("processes-per-node", po::value(&processes_per_node)->value_name("N")->notifier([](int given) {
+        multinode::require_range("processes-per-node", given, 0, 1024);
+      }),
        "default: a GPU each, or a core each, 2 to 4")  //
-      ("examples", po::value(&cluster.examples)->value_name("DIR"),
+      ("examples", po::value(&examples)->value_name("DIR"),
        "build folder of the examples; default: around this program");
   return known;
 }
 
-boost::program_options::options_description RunDescription::description() {
-  namespace po = boost::program_options;
+po::options_description RunOptions::description() {
   po::options_description known("What, and for how long");
-  known.add_options()                                                                                                //
-      ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
-      ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
-      ("require", po::value(&options.required)->value_name("CHECK"),
-       "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")     //
-      ("site", po::value(&options.site)->value_name("FILE"), "checks, thresholds and launcher of the site")  //
-      ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")               //
-      ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
+  known.add_options()  //
+      ("suite", po::value<std::string>()->default_value("smoke")->notifier([this](const std::string& text) {
+        suite = parse_suite(text);
+      }),
+       "smoke (a minute), gate (5 minutes) or deep (30 minutes)")                          //
+      ("only", po::value(&only)->value_name("CHECK"), "only this check; may be repeated")  //
+      ("require", po::value(&required)->value_name("CHECK"),
+       "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")  //
+      ("site", po::value(&site)->value_name("FILE"), "checks, thresholds and launcher of the site")       //
+      ("budget", po::value(&budget)->value_name("SECONDS")->notifier([](double given) {
+        multinode::require_range("budget", given, 0.0, 1e6);
+      }),
+       "in place of the suite's")  //
+      ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder),
        "folder for the reports, made if it is not there");
-  known.add(where());
+  known.add(cluster.description());
   return known;
-}
-
-void RunDescription::read() {
-  options.suite = parse_suite(suite);
-  if (!hosts.empty()) options.cluster.hosts = multinode::expand_host_list(hosts);
-  read_launcher(options.cluster.launcher);
-  multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
-  multinode::require_range("budget", options.budget, 0.0, 1e6);
 }
 
 Results run_checks(const RunOptions& options, std::ostream& out) {

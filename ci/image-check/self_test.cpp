@@ -148,22 +148,20 @@ int plant(int argc, char** argv, const std::string&) {
 
 int self_test(int argc, char** argv, const std::string&) {
   namespace po = boost::program_options;
-  RunDescription description;  // of its options those that say where
+  ClusterOptions where;
   std::filesystem::path output = "image-check-self-test";
   std::vector<std::string> only;
   po::options_description known("self-test");
   known.add_options()                                                                      //
       ("only", po::value(&only)->value_name("FAULT"), "only this fault; may be repeated")  //
       ("output,o", po::value(&output)->value_name("DIR")->default_value(output), "folder for what is found");
-  known.add(description.where());
+  known.add(where.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  description.read();
   const auto names = faults();
   for (const auto& name : only)
     if (std::ranges::find(names, name) == names.end())
       throw UsageError("--only: no fault '" + name + "'; there are " + multinode::join(names, ", "));
   auto& out = std::cout;
-  const auto& where = description.options.cluster;
   const Cluster cluster = find_cluster(where);
   int caught = 0, missed = 0, impossible = 0;
   const json places{{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
