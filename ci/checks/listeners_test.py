@@ -35,7 +35,7 @@ JOBS = {
     "emulated GPUs": f"with-gpus 2 mnrun --standalone --nproc-per-node 2 message_passing_nccl {MUTE}",
     "cluster": "cluster start --head --port 0",
     "image-check": "image-check run --launcher mnrun --site site.json --only held -o out",
-    "image-check node": "image-check node --budget 10s",
+    "image-check node": "image-check node --budget 10",
 }
 SITE = '{"checks": [{"name": "held", "suite": "none", "where": "once", "command": "sleep 100", "limit": 100}]}'
 

@@ -25,34 +25,37 @@ using nlohmann::json;
 
 std::string as_text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-std::optional<double> number_at(const json& line, const std::string& key) {
-  if (!line.contains(key) || !line.at(key).is_number()) return std::nullopt;
-  return line.at(key).get<double>();
-}
-
 // What a JSON line measured; nothing: it is no such line.
-std::optional<Sample> sample_of(const Measure& measure, const json& line) {
-  for (const auto& [key, values] : measure.required)
-    if (!line.contains(key) || std::ranges::find(values, line.at(key).dump()) == values.end()) return std::nullopt;
-  if (!measure.unless.empty() && line.contains(measure.unless)) return std::nullopt;
-  auto value = number_at(line, measure.value);
-  if (!measure.times.empty() && value) value = *value * number_at(line, measure.times).value_or(NAN);
-  if (!measure.over.empty() && value) value = *value / number_at(line, measure.over).value_or(NAN);
-  if (!value || !std::isfinite(*value)) return std::nullopt;
-  Sample sample{.metric = filled(measure.metric, line),
-                .unit = filled(measure.unit, line),
-                .better = filled(measure.better, line),
-                .value = *value};
-  if (!measure.band.empty()) sample.band_bytes = number_at(line, measure.band).value_or(-1);
-  if (!measure.node.empty() && line.contains(measure.node)) sample.node = as_text(line.at(measure.node));
+std::optional<Sample> sample_of(const json& measures, const json& line) {
+  const auto number_at = [&](const char* member) {
+    const auto key = line.find(measures.value(member, ""));
+    return key != line.end() && key->is_number() ? key->get<double>() : NAN;
+  };
+  if (measures.contains("if"))
+    for (const auto& [key, values] : measures.at("if").items())
+      if (!line.contains(key) || std::ranges::find(values, line.at(key)) == values.end()) return std::nullopt;
+  if (line.contains(measures.value("unless", ""))) return std::nullopt;
+  double value = number_at("value");
+  if (measures.contains("times")) value *= number_at("times");
+  if (measures.contains("over")) value /= number_at("over");
+  if (!std::isfinite(value)) return std::nullopt;
+  Sample sample{.metric = filled(measures.at("metric"), line),
+                .unit = filled(measures.at("unit"), line),
+                .better = filled(measures.at("better"), line),
+                .value = value};
+  if (measures.contains("band")) sample.band_bytes = number_at("band");
+  if (const auto node = line.find(measures.value("node", "")); node != line.end()) sample.node = as_text(*node);
   return sample;
 }
 
-std::vector<Sample> samples_in(const Measure& measure, const std::string& output) {
+std::vector<Sample> samples_in(const json& measures, const std::string& output) {
   std::vector<Sample> samples;
-  for (const auto& text : Pattern(measure.pattern).found_in(output))
+  for (const auto& text : Pattern(measures.at("pattern")).found_in(output))
     if (const auto value = multinode::number_of<double>(text); value && std::isfinite(*value))
-      samples.push_back({.metric = measure.metric, .unit = measure.unit, .better = measure.better, .value = *value});
+      samples.push_back({.metric = measures.at("metric"),
+                         .unit = measures.at("unit"),
+                         .better = measures.at("better"),
+                         .value = *value});
   return samples;
 }
 
@@ -76,7 +79,7 @@ std::string lines_that_say_why(const std::string& program, const std::string& ou
   const std::string name = program.substr(program.rfind('/') + 1);
   const std::regex telling(
       "^(\\[rank [0-9]+\\] )?" + name +
-      ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*|.*error while loading.*|.*allocate memory.*");
+      ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot start .*|.*error while loading.*|.*allocate memory.*");
   std::vector<std::string> lines, all;
   std::istringstream stream(output);
   for (std::string line; std::getline(stream, line);) {
@@ -113,56 +116,22 @@ Asked asked_of(const Check& check, const Cluster& cluster) {
   return {cluster.nodes.size() * per_node, cluster.nodes.size()};
 }
 
-struct Transport {
-  std::vector<Finding> findings;
-  std::string unknown;  // why nothing is known about the transport within a node; "": it is known
-};
-
 // Open MPI with ob1 prints over which of its transports a rank reaches another: "Using vader btl for send to [[1,1],0]
-// on node a". UCX prints "intra-node" and "inter-node".
-// NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
-// MPICH, Intel MPI and Open MPI over libfabric print at most libfabric's provider, which says nothing about that.
-Transport look_at_transport(const std::string& output, const Cluster& cluster) {
-  Transport transport;
-  auto& findings = transport.findings;
+// on node a". Other MPIs, and Open MPI over UCX or libfabric, do not say it in one way. Returns false if no line says
+// it.
+bool look_at_transport(const std::string& output, std::vector<Finding>& findings) {
   const std::regex btl(R"(\[([^\]:]+):\d+\] mca: bml: Using (\S+) btl for send to \S+ on node (\S+))");
-  bool seen = false;
-  std::set<std::string> told;
+  std::set<std::string> seen;
   for (auto match = std::sregex_iterator(output.begin(), output.end(), btl); match != std::sregex_iterator(); ++match) {
     const std::string from = (*match)[1], over = (*match)[2], to = (*match)[3];
-    if (over == "self") continue;
-    seen = true;
-    if (from == to && over != "vader" && over != "sm" && told.insert(from + over).second)
+    if (over == "self" || !seen.insert(from + " " + over + " " + to).second) continue;
+    if (from == to && over != "vader" && over != "sm")
       findings.push_back({"transport",
                           "MPI sends over " + over + " between processes of " + from +
                               ", not through shared memory: look at OMPI_MCA_btl, openmpi-mca-params.conf and /dev/shm",
                           from});
   }
-  const std::regex ucx(R"(UCX +INFO .*(intra-node|inter-node) .*)");
-  for (auto match = std::sregex_iterator(output.begin(), output.end(), ucx); match != std::sregex_iterator(); ++match) {
-    seen = true;
-    const std::string line = match->str();
-    if (line.find("intra-node") != std::string::npos && line.find("tcp") != std::string::npos &&
-        line.find("posix") == std::string::npos && line.find("sysv") == std::string::npos && told.insert("ucx").second)
-      findings.push_back({"transport", "UCX sends over TCP within a node: " + line, ""});
-  }
-  const std::regex channel(R"(Channel \d+/\d+ : (\d+)\[\S*\] -> (\d+)\[\S*\] (\[\w+\] )?via (\S+))");
-  for (auto match = std::sregex_iterator(output.begin(), output.end(), channel); match != std::sregex_iterator();
-       ++match) {
-    seen = true;
-    const std::string from = (*match)[1], to = (*match)[2], via = (*match)[4];
-    const int node = std::stoi(from) / cluster.processes_per_node;
-    const bool within = node == std::stoi(to) / cluster.processes_per_node, sockets = via.rfind("NET/Socket", 0) == 0;
-    if ((within ? via.rfind("NET/", 0) != 0 : !(sockets && rdma_device())) || !told.insert(via).second) continue;
-    findings.push_back({"transport",
-                        "NCCL sends over " + via + " from rank " + from + " to rank " + to +
-                            (within ? ", which are on one node" : ", past the RDMA devices") +
-                            ": look at NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET",
-                        cluster.nodes.at(std::min(static_cast<std::size_t>(node), cluster.nodes.size() - 1))});
-  }
-  if (seen) return transport;
-  transport.unknown = "could not determine the transport within a node: no line of the output names it";
-  return transport;
+  return !seen.empty();
 }
 
 }  // namespace
@@ -278,18 +247,15 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     find("left over", std::to_string(outcome.stuck) +
                           " of its processes could not be killed: they wait in the kernel (state D of ps; look at "
                           "dmesg, at network file systems and at the drivers)");
-  if (check.transport && outcome.exit_status == 0) {
-    const auto transport = look_at_transport(output, cluster);
-    for (const auto& finding : transport.findings) find(finding.detector, finding.text, finding.node);
-    if (judged.findings.empty() && !transport.unknown.empty()) {
-      judged.absent = true;
-      judged.reason = transport.unknown;
-    }
+  if (check.transport && outcome.exit_status == 0 && !look_at_transport(output, judged.findings) &&
+      judged.findings.empty()) {
+    judged.absent = true;
+    judged.reason = "could not determine the transport within a node: no line of the output names it";
   }
 
   // Its JSON lines.
+  const auto asked = asked_of(check, cluster);
   bool told_who = false;  // a line says who took part
-  std::set<std::string> looked_at;
   std::map<std::string, bool> answered;
   bool explained = outcome.timed_out;  // why it ended with another exit status
   struct Slowness {
@@ -310,7 +276,6 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (object.contains("fingerprint")) {
       const auto& of = object.at("fingerprint");
       const auto hosts = of.at("hosts").get<std::set<std::string>>();
-      const auto asked = asked_of(check, cluster);
       told_who = true;
       judged.hosts = hosts;
       if (asked.processes > 0 && (of.at("world_size") != asked.processes || hosts.size() != asked.nodes))
@@ -333,9 +298,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
       const std::string what = object.at("what"), host = object.at("host");
       const json& value = object.at("value");
-      if (object.at("better") == "more" || object.at("better") == "less") {
-        looked_at.insert(what);
-      } else {
+      if (object.at("better") != "more" && object.at("better") != "less") {
         const std::string text = as_text(value);
         equal[what][text].insert(host);
         if (object.at("better") == "equal") judged.facts.push_back({check.name, what, text, host});
@@ -348,19 +311,19 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
         slowness["its own work"].push_back({one.at("rank"), one.at("host"), one.at("seconds"),
                                             one.value("fastest_seconds", one.at("seconds").get<double>()),
                                             one.value("waited_seconds", 0.0)});
-    if (!check.measures) continue;
-    if (auto sample = sample_of(*check.measures, object)) judged.samples.push_back(*std::move(sample));
+    if (!check.measures.contains("value")) continue;
+    if (auto sample = sample_of(check.measures, object)) judged.samples.push_back(*std::move(sample));
   }
-  if (check.measures && !check.measures->pattern.empty()) judged.samples = samples_in(*check.measures, output);
+  if (check.measures.contains("pattern")) judged.samples = samples_in(check.measures, output);
   for (auto& sample : judged.samples) {
     sample.check = check.name;
     for (const auto& threshold : check.thresholds)
       if (const auto why = beyond(threshold, sample, cluster); !why.empty()) find("threshold", why, sample.node);
   }
   const std::string name = check.program.substr(check.program.rfind('/') + 1);
-  const bool by_launcher = asked_of(check, cluster).processes > 0,
-             spoke = told_who || output.starts_with(name + ": ") || output.find("\n" + name + ": ") != output.npos ||
-                     output.find("] " + name + ": ") != output.npos;
+  const bool by_launcher = asked.processes > 0, spoke = told_who || output.starts_with(name + ": ") ||
+                                                        output.find("\n" + name + ": ") != output.npos ||
+                                                        output.find("] " + name + ": ") != output.npos;
   if (by_launcher && (!spoke || outcome.exit_status == multinode::exit_usage)) judged.started = false;
   if (outcome.exit_status != check.exit_status && !explained) {
     find("exit status", "ended with status " + std::to_string(outcome.exit_status) +
@@ -375,14 +338,9 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   } else if (ended_right) {
     for (const auto& [key, wanted] : check.answers)
       if (!answered[key]) find("answer", "result field '" + key + "' is missing");
-    if (check.measures && judged.samples.empty() && judged.facts.empty())
+    if (!check.measures.is_null() && judged.samples.empty() && judged.facts.empty())
       find("results", "it measured nothing: no line of results");
   }
-  if (!looked_at.empty() && judged.findings.empty())  // a misspelt name would never be missed
-    for (const auto& threshold : check.thresholds)
-      if (!looked_at.contains(threshold.metric))
-        find("threshold", "the site file limits '" + threshold.metric + "', which '" + check.name +
-                              "' did not look at; it looked at " + multinode::join(looked_at, ", "));
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {
     for (const auto& one : of) {
@@ -412,19 +370,12 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
   for (const auto& [what, values] : equal) {
     if (values.size() < 2) continue;
-    // What most nodes have, or about.
-    const auto hosts_with = [&values = values, &what = what](const std::string& value) {
-      std::size_t hosts = 0;
-      for (const auto& [other, of] : values) hosts += same_fact(what, value, other) ? of.size() : 0;
-      return hosts;
-    };
-    const std::string* usual = nullptr;
-    for (const auto& [value, hosts] : values)
-      if (!usual || hosts_with(value) > hosts_with(*usual)) usual = &value;
+    const auto usual =
+        std::ranges::max_element(values, {}, [](const auto& of_value) { return of_value.second.size(); })->first;
     for (const auto& [value, hosts] : values)
       for (const auto& host : hosts)
-        if (!same_fact(what, *usual, value))
-          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + *usual + "'", host);
+        if (!same_fact(what, usual, value))
+          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + usual + "'", host);
   }
   if (!judged.findings.empty()) judged.absent = judged.busy = false;
   // What only left something behind did its work.

@@ -4,7 +4,7 @@
 #include "cluster.hpp"
 #include "results.hpp"
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include <regex.h>
 
@@ -29,12 +29,6 @@ enum class Where {
 };
 
 enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, three_nodes, several_processes };
-
-// How a value is read; see reference.md.
-struct Measure {
-  std::string value, times, over, pattern, metric, unit, better, band, node, unless;
-  std::map<std::string, std::vector<std::string>> required{};  // by key, the values as JSON
-};
 
 // What a metric must reach on nodes of a kind.
 struct Threshold {
@@ -62,8 +56,8 @@ struct Check {
   int exit_status = 0;                           // that a right run has
   std::vector<std::string> says{};               // patterns that lines of its output must match
   std::map<std::string, std::string> answers{};  // keys of a JSON line, and what they must be
-  bool transport = false;                        // over what MPI or NCCL sends is looked at
-  std::optional<Measure> measures{};             // a baseline repeats checks that measure
+  bool transport = false;                        // over what MPI sends is looked at
+  nlohmann::json measures{};  // how values are read, as in reference.md; a baseline repeats checks that measure
   std::vector<Threshold> thresholds{};
 };
 

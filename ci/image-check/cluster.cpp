@@ -28,7 +28,6 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <regex>
 #include <sstream>
 
@@ -56,22 +55,36 @@ std::vector<std::string> hosts_of_the_job() {
 
 int cores() { return multinode::usable_cpus(); }
 
-Command joined(Command first, const Command& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
+// On the PATH, or at this path.
+bool is_installed(const std::string& program) {
+  try {
+    multinode::find_program(program, variable("PATH"));
+    return true;
+  } catch (const multinode::StartError&) {
+    return false;
+  }
 }
 
-std::string a_port() {  // below those that the kernel gives to clients
-  std::random_device random;
-  return std::to_string(std::uniform_int_distribution(20000, 32000)(random));
+// The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
+bool can_read_other_processes() {
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  if (child < 0) return false;
+  char here = 0, there = 1;
+  const iovec to{&here, 1}, from{&there, 1};
+  const bool read = process_vm_readv(child, &to, 1, &from, 1, 0) == 1;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return read;
 }
 
 // What explore says of this machine. This program links no CUDA, so that it starts, and says what is wrong, where CUDA
 // is broken.
 void explore(Cluster& cluster) {
   const MemoryFile log, lines;
-  const auto outcome = Processes({{cluster.examples / "01-environment/explore", "--json", lines.path()}},
-                                 small_machine(), log.path(), std::chrono::seconds(60))
+  const auto outcome = Processes({cluster.examples / "01-environment/explore", "--json", lines.path()}, small_machine(),
+                                 log.path(), std::chrono::seconds(60))
                            .end();
   std::istringstream text(lines.text());
   for (std::string line; std::getline(text, line);) {
@@ -87,15 +100,6 @@ void explore(Cluster& cluster) {
 }
 
 }  // namespace
-
-bool is_installed(const std::string& program) {
-  try {
-    multinode::find_program(program, variable("PATH"));
-    return true;
-  } catch (const multinode::StartError&) {
-    return false;
-  }
-}
 
 Variables small_machine() {
   Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
@@ -117,34 +121,14 @@ Variables whole_node() {
   return variables;
 }
 
-bool can_read_other_processes() {
-  const pid_t child = fork();
-  if (child == 0)
-    for (;;) pause();
-  if (child < 0) return false;
-  char here = 0, there = 1;
-  const iovec to{&here, 1}, from{&there, 1};
-  const bool read = process_vm_readv(child, &to, 1, &from, 1, 0) == 1;
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  return read;
-}
-
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) {
   using multinode::UsageError;
   Cluster cluster;
-  if (!options.examples.empty()) {
-    cluster.examples = std::filesystem::absolute(options.examples).lexically_normal();
-    if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
-      throw UsageError("--examples: no 01-environment/explore in " + cluster.examples.string());
-  } else {
-    cluster.examples = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    while (!std::filesystem::exists(cluster.examples / "01-environment/explore")) {
-      if (cluster.examples == cluster.examples.parent_path())
-        throw UsageError("the examples are not around this program: name their build folder with --examples");
-      cluster.examples = cluster.examples.parent_path();
-    }
-  }
+  cluster.examples = options.examples.empty() ? node_check::folder_of_examples()
+                                              : std::filesystem::absolute(options.examples).lexically_normal();
+  if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
+    throw UsageError("--examples: no 01-environment/explore in '" + cluster.examples.string() +
+                     "': name the build folder of the examples");
 
   cluster.nodes = options.hosts.empty() ? hosts_of_the_job() : options.hosts;
   for (const auto& node : cluster.nodes)
@@ -168,16 +152,10 @@ Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) 
   }
   cluster.launcher = kind_of_launcher(program);
   if (cluster.launcher == "mnrun") {
-    if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
-      throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
+    if (!cluster.local)
+      throw UsageError("--launcher: mnrun starts programs on one node: take mpirun or srun for several");
   } else if (!is_installed(program)) {
     throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
-  }
-  if (cluster.launcher == "mpirun" && !cluster.local) {
-    const MemoryFile output;
-    Processes({{program, "--version"}}, {}, output.path(), std::chrono::seconds(20)).end();
-    const std::string version = output.text();
-    cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
   }
 
   explore(cluster);
@@ -209,53 +187,32 @@ std::filesystem::path Cluster::path_of(const std::string& program) const {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program.substr(own.size());
 }
 
-std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
-                                     const Variables& variables) const {
-  const auto node_count = on.size();
-  const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
+Command Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
+                        const Variables& variables) const {
+  const auto each = std::to_string(per_node),
+             processes = std::to_string(on.size() * static_cast<std::size_t>(per_node));
   auto command = launcher_words;
   if (launcher == "srun") {
     if (std::ranges::none_of(command, [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
       command.push_back("--mpi=pmix");
-    command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
-                                   "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
-                                   "--nodelist=" + multinode::join(on, ",")});
-    return {joined(command, program)};
-  }
-  if (launcher == "mpirun") {
+    command.insert(command.end(),
+                   {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(on.size()),
+                    "--ntasks=" + processes, "--ntasks-per-node=" + each, "--nodelist=" + multinode::join(on, ",")});
+  } else if (launcher == "mpirun") {
     command.insert(command.end(), {"-n", processes});
-    if (!local)
-      command.insert(command.end(),
-                     {hydra ? "-hosts" : "-H",
-                      multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" + std::to_string(per_node)});
-    if (!local && !hydra) {  // Hydra gives all variables to all processes
+    if (!local) {
+      command.insert(command.end(), {"-H", multinode::join(on, ":" + each + ",") + ":" + each});
       for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
         if (std::getenv(name)) command.insert(command.end(), {"-x", name});
       for (const auto& [name, value] : variables)
         if (name.rfind("OMPI_", 0) != 0) command.insert(command.end(), {"-x", name});
     }
-    return {joined(command, program)};
+  } else {
+    command.front() = examples / "01-environment/mnrun";
+    command.insert(command.end(), {"--standalone", "--nproc-per-node", each});
   }
-  command.front() = examples / "01-environment/mnrun";
-  const auto with = [&](const Command& options) { return joined(joined(command, options), program); };
-  if (local) return {with({"--standalone", "--nproc-per-node", std::to_string(per_node)})};
-  std::vector<Command> commands;
-  const auto port = a_port();
-  for (std::size_t rank = 0; rank < node_count; ++rank) {
-    const auto agent =
-        with({"--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank), "--nproc-per-node",
-              std::to_string(per_node), "--master-addr", on[0], "--master-port", port});
-    auto forwarded = variables;
-    for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
-      if (const char* value = std::getenv(name)) forwarded.emplace(name, value);
-    // The wish to have no secret is none itself. A real one goes into no command line: each node has its file.
-    if (const char* secret = std::getenv("MULTINODE_SECRET"); secret && std::string_view(secret) == "none")
-      forwarded.emplace("MULTINODE_SECRET", "none");
-    // With a terminal there, the agent ends with its connection.
-    commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "--", on[rank],
-                        "exec env " + shell_words(forwarded, agent)});
-  }
-  return commands;
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
 }
 
 namespace {
@@ -276,7 +233,7 @@ std::string text_of(const json& value) { return value.is_string() ? value.get<st
 
 }  // namespace
 
-void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
+void describe_machine(Head& head, const Cluster& cluster) {
   if (const json& told = cluster.explored; !told.is_null()) {
     const auto& cpu = told.at("cpu").at("machine");
     head.machine["CPU"] = cpu.at("model");
@@ -294,18 +251,16 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
   head.machine["processes per node"] = std::to_string(head.processes_per_node);
 
   // Debian's and Ubuntu's packages, or Red Hat's.
-  const auto packages = folder / "packages.txt";
-  std::filesystem::remove(packages);
-  const Command ask = !is_installed("dpkg-query")
-                          ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
-                          : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
-  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).end();
-  std::ifstream list(packages);
-  for (std::string line; std::getline(list, line);) {
-    if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";
-    if (const auto space = line.find(' '); space != std::string::npos && line.find(':') != 0)
-      head.versions["package " + line.substr(0, space)] = line.substr(space + 1);
-  }
+  const MemoryFile packages;
+  Processes({"sh", "-c",
+             "dpkg-query -W -f '${db:Status-Abbrev}${binary:Package} ${Version}\\n' | sed -n 's/^ii *//p'; "
+             "rpm -qa --queryformat '%{NAME} %{VERSION}-%{RELEASE}\\n'"},
+            {}, packages.path(), std::chrono::seconds(20))
+      .end();
+  std::istringstream list(packages.text());
+  for (std::string line, name, version, more; std::getline(list, line);)
+    if (std::istringstream words(line); words >> name >> version && !(words >> more))
+      head.versions["package " + name] = version;
 
   const std::regex steering(
       "(OMPI_MCA|PMIX_MCA|PRTE_MCA|OPAL_|UCX|NCCL|FI|PSM2?|HFI|HWLOC|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|MALLOC|GLOO|CUDA|"
@@ -332,27 +287,24 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
 
 namespace {
 
-// Why a connection to 127.0.0.1 fails; "": it does not.
+// Why 127.0.0.1 cannot be reached; "": it can, also where no program listens.
 std::string no_loopback() {
-  const multinode::Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
-      client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const multinode::Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(1);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof address;
   const timeval patience{5, 0};
   setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  const bool connected = bind(listener.get(), any, length) == 0 && listen(listener.get(), 1) == 0 &&
-                         getsockname(listener.get(), any, &length) == 0 && connect(client.get(), any, length) == 0;
-  if (connected) return "";
+  if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == ECONNREFUSED)
+    return "";
   return "this node cannot connect to 127.0.0.1 (" + std::string(std::strerror(errno)) + "): ip link set lo up";
 }
 
 // Why a command fails: the line that names a cause, else its last one. "": it does not, or takes too long to say.
 std::string failure_of(const Command& command) {
   const MemoryFile log;
-  const auto outcome = Processes({command}, small_machine(), log.path(), std::chrono::seconds(20)).end();
+  const auto outcome = Processes(command, small_machine(), log.path(), std::chrono::seconds(20)).end();
   if (outcome.exit_status == 0 || outcome.timed_out) return "";
   std::istringstream lines(log.text());
   std::string telling = "exit status " + std::to_string(outcome.exit_status);
@@ -366,7 +318,7 @@ std::string failure_of(const Command& command) {
     auto variables = small_machine();
     variables["LD_DEBUG"] = "libs";
     const MemoryFile loading;
-    Processes({command}, variables, loading.path(), std::chrono::seconds(20)).end();
+    Processes(command, variables, loading.path(), std::chrono::seconds(20)).end();
     const std::string text = loading.text(), trying = "trying file=";
     if (const auto at = text.rfind(trying); at != text.npos)
       telling += ", and the last library it loaded is " +

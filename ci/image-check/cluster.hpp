@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+namespace boost::program_options {
+class options_description;
+}
+
 namespace image_check {
 
 struct Head;  // results.hpp
@@ -16,7 +20,6 @@ struct Head;  // results.hpp
 struct Cluster {
   std::string launcher;      // what kind: mpirun, srun or mnrun
   Command launcher_words{};  // its program, and options that it is given, such as --container-image=X
-  bool hydra = false;        // mpirun is that of MPICH or Intel MPI; known only with other nodes
   std::vector<std::string> nodes;
   bool local = true;  // the only node is this machine, and needs no name
   int processes_per_node = 2;
@@ -30,9 +33,9 @@ struct Cluster {
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
   std::filesystem::path path_of(const std::string& program) const;
 
-  // Commands that start `program` on these nodes, all at once; more than one where each node needs its own launcher.
-  std::vector<Command> launch(const std::vector<std::string>& on, int per_node, const Command& program,
-                              const Variables& variables) const;
+  // What starts `program` on these nodes.
+  Command launch(const std::vector<std::string>& on, int per_node, const Command& program,
+                 const Variables& variables) const;
 };
 
 struct ClusterOptions {
@@ -40,6 +43,7 @@ struct ClusterOptions {
   std::vector<std::string> hosts;  // none: those of the job (Slurm, PBS), or this machine
   int processes_per_node = 0;      // 0: GPUs, or cores up to 4, at least 2
   std::string examples;            // "": where this program lies
+  boost::program_options::options_description description();
 };
 // auto, mnrun, srun, or mpirun, which is also mpiexec, /opt/mpich/bin/mpirun and, where several MPIs are installed,
 // mpirun.mpich; "" for all others.
@@ -48,9 +52,6 @@ std::string kind_of_launcher(const std::string& program);
 Command read_launcher(const std::string& text);
 // `of_site`: the launcher in place of auto. Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site = "");
-
-// On the PATH, or at this path.
-bool is_installed(const std::string& program);
 
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
 // user has set, and nothing that the image must provide.
@@ -61,14 +62,11 @@ Variables whole_node();
 
 // Fills machine, versions and settings with what explore and the system say of this machine, the first node. Settings
 // are those that steer MPI, NCCL, UCX, OpenMP and the kernel; nothing whose name sounds like a secret.
-void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder);
+void describe_machine(Head& head, const Cluster& cluster);
 
 // One thing that is wrong with this node, and fails many checks. What a program of MPI, Gloo or NCCL needs before it
 // can do anything: limits, shared memory, temporary space, the loopback interface, its libraries, the launcher. In a
 // few words, with what to do; "": nothing of that is wrong.
 std::string common_cause(const Cluster& cluster);
-
-// The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
-bool can_read_other_processes();
 
 }  // namespace image_check

@@ -1,4 +1,5 @@
-// commands.hpp: what image-check does, a command each.
+// commands.hpp: what image-check does, a command each. Those that take argc and argv have argv[0], and their whole
+// command line as text. They return the exit status, and throw multinode::UsageError for a wrong command line.
 #pragma once
 
 #include "site.hpp"
@@ -12,10 +13,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-namespace boost::program_options {
-class options_description;
-}
 
 namespace image_check {
 
@@ -37,15 +34,7 @@ struct RunOptions {
   Variables variables;  // for each program
   bool retry = true;    // a failed check, to see whether it is flaky
   double limit = 0;     // seconds for each check; 0: its own
-};
-
-// Options --suite, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
-struct RunDescription {
-  RunOptions options;
-  std::string suite = "smoke", hosts;
-  boost::program_options::options_description where();        // on which nodes, and how
-  boost::program_options::options_description description();  // all
-  void read();
+  boost::program_options::options_description description();
 };
 
 // Writes the plan and a line a check to `out`; results.jsonl and the logs into the folder. Ends early, with the rest
@@ -58,13 +47,9 @@ struct CompareOptions {
   std::filesystem::path a, b;  // folders: A is the baseline: a session, or a folder of sessions
   std::filesystem::path folder = "image-check-compare";
   std::string again_a, again_b;       // what runs image-check in A and B; "": it cannot be asked again
-  std::vector<std::string> required;  // checks or metrics that must be compared; "all": all
   double loss = 100 * required_loss;  // percent that a metric must see, else it is no evidence
-  bool other_hardware = false, same_nodes = false;
-  double timeout = 1800;  // seconds for each fresh launch
+  double timeout = 1800;              // seconds for each fresh launch
   std::string command;
-  std::function<void(bool of_a, const std::filesystem::path&)>
-      again{};  // of the self-test: runs A or B again into that folder
   boost::program_options::options_description description();
 };
 
@@ -74,21 +59,12 @@ Results compare(const CompareOptions& options, std::ostream& out);
 
 // node: is this node fit for a job? One line and an exit status, for the prolog or health check of a scheduler.
 
-struct NodeOptions {
-  std::string budget = "10s";
-  bool drain = false;                // a node that fails, by Slurm's scontrol
-  std::string site;                  // file with the inventory of this node; "": none
-  std::string json;                  // file for all findings; "": none
-  std::filesystem::path root = "/";  // with the sys and proc to look at
-  boost::program_options::options_description description();
-};
-
 // Looks at this node alone, without a launcher, MPI, CUDA or network, and ends within the budget, also where the node
 // hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
-int check_node(const NodeOptions& options, std::ostream& out);
+int check_node(int argc, char** argv, const std::string& command);
 
 // What the process that check_node() starts, and can end, looks at: limits, devices, mounts, inventory.
-int look(int argc, char** argv);
+int look(int argc, char** argv, const std::string& command);
 
 // paths: how fast is each pair of nodes? A matrix, in which slow pairs are marked and bad nodes named.
 
@@ -100,47 +76,31 @@ using Matrix = std::map<Pair, double>;             // GB/s of each pair that was
 std::vector<std::vector<Pair>> rounds_of(std::size_t nodes);
 
 struct SlowPaths {
-  double good = 0,
-         limit = 0;  // GB/s: what three quarters of the pairs do not exceed, and the part of it that is enough
-  std::vector<std::size_t> nodes;  // of whose pairs more than three quarters are below the limit
-  std::set<Pair> pairs, others;    // below the limit: all of them, and those without these nodes
+  double good = 0, limit = 0;    // GB/s: what three quarters of the pairs do not exceed, and the part that is enough
+  std::set<std::size_t> nodes;   // of whose pairs more than three quarters are below the limit
+  std::set<Pair> pairs, others;  // below the limit: all of them, and those without these nodes
 };
 // The upper quartile stands for what is good, not the median, because a slow link in the middle slows most pairs.
 SlowPaths find_slow(const Matrix& matrix, double at_least);
 
 // A table with a row and a column per node. `*` marks slow pairs.
-std::string text_of(const Matrix& matrix, const std::vector<std::string>& names, const SlowPaths& slow);
+void print(const Matrix& matrix, const std::vector<std::string>& names, const SlowPaths& slow, std::ostream& out);
 
-struct PathsOptions {
-  ClusterOptions cluster;
-  std::string json;  // file for a line per pair, and one per finding
-  std::vector<std::string>
-      rails;             // network interfaces or HCAs, each measured separately; none: as the libraries choose
-  double at_least = 50;  // percent of a good pair's bandwidth
-};
-// Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other, over all devices, then
-// over each rail. Returns exit_right, or exit_wrong, naming nodes, pairs and rails on standard error. Throws
-// multinode::UsageError for less than three nodes.
-int paths(const PathsOptions& options, std::ostream& out);
+// Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other. Returns exit_right, or
+// exit_wrong, naming nodes and pairs on standard error. Throws multinode::UsageError for less than three nodes.
+int paths(int argc, char** argv, const std::string& command);
 
 // self-test: faults are planted, and every one has to be caught, by the detector that is meant to.
-
-struct SelfTestOptions {
-  ClusterOptions cluster;
-  std::filesystem::path folder = "image-check-self-test";
-  std::vector<std::string> only;  // faults; none: all
-};
 
 // Plants each fault in a run of one check, in which the detector that is meant to must find it, and nothing else may
 // find anything. Returns exit_right, or exit_wrong for a fault that was missed, or caught by something else. A fault
 // that cannot be planted here is reported and counted, and the exit status is then 3.
-int self_test(const SelfTestOptions& options, std::ostream& out);
+int self_test(int argc, char** argv, const std::string& command);
 
 // The names of all faults.
 std::vector<std::string> faults();
 
-// Runs in place of a program, in each of its processes: plants `fault` in rank 1, then becomes the program.
-// Throws multinode::UsageError for an unknown fault.
-[[noreturn]] void plant(const std::string& fault, const std::vector<std::string>& program);
+// Runs in place of a program, in each of its processes: plants a fault in rank 1, then becomes the program.
+[[noreturn]] int plant(int argc, char** argv, const std::string& command);
 
 }  // namespace image_check

@@ -37,7 +37,7 @@ bool run_again(const std::string& command, double timeout, int processes_per_nod
   for (const auto& check : checks) words.push_back("--only=" + check);
   std::filesystem::create_directories(folder);
   const auto log = folder.string() + ".log";
-  Processes process({{"sh", "-c", "exec " + command + " " + shell_words({}, words)}}, {}, log,
+  Processes process({"sh", "-c", "exec " + command + " " + shell_words({}, words)}, {}, log,
                     std::chrono::milliseconds(std::lround(1000 * timeout)));
   const int status = process.end().exit_status;
   if (status == multinode::exit_usage || (status >= 125 && status <= 127))
@@ -128,7 +128,6 @@ class Comparing {
     results_.head = b_.head;
     results_.head.suite = "compare";
     results_.head.command = options.command;
-    results_.head.budget_seconds = 0;
     writer_.write(results_.head);
   }
 
@@ -139,9 +138,9 @@ class Comparing {
       writer_.write(difference);
       out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
            << or_absent(difference.b) << "\n";
-      if (difference.kind == "machine" && !options_.other_hardware)
+      if (difference.kind == "machine")
         throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
-                         "'): speeds are not comparable; --other-hardware compares them all the same");
+                         "'): speeds are not comparable");
     }
   }
 
@@ -150,7 +149,7 @@ class Comparing {
     const auto sorted = [](auto nodes) { return std::set<std::string>(nodes.begin(), nodes.end()); };
     const auto of_b = sorted(b_.head.nodes);
     std::set<std::string> of_a;
-    other_nodes_ = !options_.same_nodes && !in_turn();
+    other_nodes_ = !in_turn();
     for (const auto& session : sessions_) {
       const auto nodes = sorted(session.head.nodes);
       of_a.insert(nodes.begin(), nodes.end());
@@ -162,8 +161,8 @@ class Comparing {
     if (other_nodes_ && of_a.size() == 1)
       throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " +
                        multinode::join(b_.head.nodes, ", ") +
-                       ": how much nodes differ is not known. Measure A on several nodes, measure A and B in turn "
-                       "(--again-a), or give --same-nodes if these are names of one machine, such as a container's");
+                       ": how much nodes differ is not known. Measure A on several nodes, or measure A and B in turn "
+                       "(--again-a); give containers of one machine one name (--hostname)");
     for (auto& session : sessions_) session = renamed(std::move(session), b_.head.nodes);
   }
 
@@ -182,9 +181,7 @@ class Comparing {
         result.reason =
             "failed, and passed when it ran again, which tells nothing about B: run B again, on a quiet node";
       }
-      const bool skipped = result.status == Status::skip &&
-                           std::ranges::find(options_.required, result.check) != options_.required.end();
-      if (skipped || (result.status != Status::pass && result.status != Status::skip)) record(result);
+      if (result.status != Status::pass && result.status != Status::skip) record(result);
     }
   }
 
@@ -212,18 +209,6 @@ class Comparing {
     }
   }
 
-  // A required name that nothing has would never be missed.
-  void know_what_is_required() const {
-    for (const auto& name : options_.required) {
-      const auto is_of = [&](const auto& sample) {
-        return sample.check == name || name_of({sample.metric, sample.band_bytes, sample.node}) == name;
-      };
-      if (name != "all" && std::ranges::none_of(a().samples, is_of) &&
-          std::ranges::none_of(b_.checks, [&](const auto& check) { return check.check == name; }))
-        throw UsageError("--require: neither A nor B has a check or metric '" + name + "'");
-    }
-  }
-
   void compare_metrics() {
     const auto in_b = metrics_of(b_.samples);
     std::map<MetricKey, Measured> last_of_a;
@@ -243,9 +228,8 @@ class Comparing {
       if (unit(of_a) != unit(of_b->second))
         throw UsageError(name_of(key) + " has the unit and direction " + unit(of_a) + " in A, and " +
                          unit(of_b->second) + " in B: they cannot be compared");
-      auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
-      if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
-      compared_.push_back({key, check, std::move(comparison)});
+      compared_.push_back(
+          {key, check, compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required())});
     }
   }
 
@@ -254,7 +238,7 @@ class Comparing {
     for (const auto& one : compared_)
       if (one.comparison.verdict == "worse") suspects.insert(one.check);
     if (suspects.empty()) return;
-    if (options_.again_b.empty() && !options_.again) {
+    if (options_.again_b.empty()) {
       for (auto& one : compared_)
         if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
       return;
@@ -265,7 +249,6 @@ class Comparing {
     std::vector<std::filesystem::path> of_a, of_b;
     const auto launch = [&](bool is_a, const std::filesystem::path& where) {
       (is_a ? of_a : of_b).push_back(where);
-      if (options_.again) return options_.again(is_a, where);
       const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_.timeout,
                                    (is_a ? a() : b_).head.processes_per_node, suspects, where);
       if (!ended && is_a)
@@ -302,13 +285,9 @@ class Comparing {
         result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
-        if (found == "drifts")
-          result.reason +=
-              "; A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a)";
         if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
         if (!is_evidence(comparison)) {
-          const bool much = worse_than_all(comparison) > required(),
-                     nothing_sees = options_.required.empty() && !seeing.contains(check);
+          const bool much = worse_than_all(comparison) > required(), nothing_sees = !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
           if (nothing_sees)
             result.reason +=
@@ -318,19 +297,18 @@ class Comparing {
             blind.insert(check);
             table.push_back(
                 fmt::format("  {:<50} {}", result.check, words_of_visible(comparison.visible, comparison.better)));
-            if (found == "drifts") table.back() += "; drifts from session to session";
             add(std::move(result));
             continue;
           }
         }
         out_ << result.check << ": " << result.reason << "\n";
       }
-      record(result, check);
+      record(result);
     }
     if (blind.empty()) return;
     out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
          << fmt::format("{:g} %", options_.loss)
-         << " in B: A is too noisy, has too few sessions, or drifts. Make more sessions of A on a quiet node\n"
+         << " in B: A is too noisy, or has too few sessions. Make more sessions of A on a quiet node\n"
          << "    (image-check baseline, ten times), measure A and B in turn (--again-a), or accept less (--loss)\n"
          << multinode::join(table, "\n") << "\n";
   }
@@ -352,15 +330,9 @@ class Comparing {
   };
   const Results& a() const { return sessions_.back(); }
   double required() const { return options_.loss / 100; }
-  bool in_turn() const { return !options_.again_a.empty() || options_.again; }
+  bool in_turn() const { return !options_.again_a.empty(); }
 
-  // `check`: that measured it. What is required, and was not compared, was not tested.
-  void record(CheckResult result, const std::string& check = "") {
-    const auto names_it = [&](const auto& name) { return name == "all" || name == result.check || name == check; };
-    if (result.status == Status::skip && std::ranges::any_of(options_.required, names_it)) {
-      result.status = Status::not_run;
-      result.reason = "is required, and was not compared: " + result.reason;
-    }
+  void record(CheckResult result) {
     if (result.status != Status::pass && result.status != Status::skip) {
       out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
       for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
@@ -383,7 +355,7 @@ class Comparing {
     } else {
       missing.reason = "B was not asked: its suite is smaller";
     }
-    record(missing, check);
+    record(missing);
   }
 
   // A's sessions. With few of them, or where B ran on other nodes, those of A's other nodes say how much nodes and
@@ -423,13 +395,8 @@ boost::program_options::options_description CompareOptions::description() {
        "and the exit status is 3")  //
       ("loss", po::value(&loss)->value_name("PERCENT")->default_value(loss),
        "that must be found: a metric that cannot see it is no evidence")  //
-      ("require", po::value(&required)->value_name("NAME"),
-       "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
-       "is 3; may be repeated; all: every metric; default: of each check one metric must be evidence")  //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
-       "for each fresh launch; one of B that takes longer is a failure")                                   //
-      ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")             //
-      ("same-nodes", po::bool_switch(&same_nodes), "other names of nodes are names of the same machines")  //
+       "for each fresh launch; one of B that takes longer is a failure")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
   return known;
 }
@@ -440,7 +407,6 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   comparing.compare_heads();
   comparing.compare_nodes();
   comparing.take_over_failures_of_b();
-  comparing.know_what_is_required();
   comparing.compare_facts();
   comparing.compare_metrics();
   comparing.measure_suspects_again();

@@ -8,7 +8,6 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
-#include <multinode/launch/host_list.hpp>
 
 #include <fmt/core.h>
 
@@ -49,20 +48,18 @@ int finish(const std::filesystem::path& folder, const Results& results) {
   return status;
 }
 
-int run(int argc, char** argv, const std::string& command, int launches) {
-  RunDescription run;
-  run.options.command = command;
-  run.options.launches = launches;
-  auto known = run.description();
+int run(int argc, char** argv, const std::string& command) {
+  const int launches = argv[0] == std::string("baseline") ? 4 : 1;
+  RunOptions options;
+  options.command = command;
+  options.launches = launches;
+  auto known = options.description();
   if (launches > 1)
-    known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
+    known.add_options()("launches", po::value(&options.launches)->default_value(launches), "of each check");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  multinode::require_range("launches", run.options.launches, 1, 1000);
-  run.read();
-  return finish(run.options.folder, run_checks(run.options, std::cout));
+  multinode::require_range("launches", options.launches, 1, 1000);
+  return finish(options.folder, run_checks(options, std::cout));
 }
-int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
-int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 4); }
 
 int compare(int argc, char** argv, const std::string& command) {
   const auto given = folders(argc, argv);
@@ -85,52 +82,6 @@ int report(int argc, char** argv, const std::string&) {
   write_reports(given[0], read_results(given[0]));
   std::cout << (std::filesystem::path(given[0]) / "report.html").string() << "\n";
   return multinode::exit_right;
-}
-
-int test_itself(int argc, char** argv, const std::string&) {
-  RunDescription run;  // of its options those that say where
-  SelfTestOptions options;
-  po::options_description known("self-test");
-  known.add_options()                                                                                      //
-      ("only", po::value(&options.only)->value_name("FAULT"), "only this one of --list; may be repeated")  //
-      ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
-       "folder for what is found");
-  bool list = false;
-  known.add_options()("list", po::bool_switch(&list), "print the faults");
-  known.add(run.where());
-  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  if (list) {
-    std::cout << multinode::join(faults(), "\n") << "\n";
-    return multinode::exit_right;
-  }
-  run.read();
-  options.cluster = run.options.cluster;
-  return self_test(options, std::cout);
-}
-
-int find_bad_path(int argc, char** argv, const std::string&) {
-  RunDescription run;
-  PathsOptions options;
-  std::string rails;
-  po::options_description known("paths");
-  known.add_options()                                                                                              //
-      ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured separately")  //
-      ("at-least", po::value(&options.at_least)->value_name("PERCENT")->default_value(options.at_least),
-       "of a good pair's bandwidth, else a pair is slow")  //
-      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object per pair and per finding");
-  known.add(run.where());
-  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  run.read();
-  options.cluster = run.options.cluster;
-  if (!rails.empty()) options.rails = multinode::expand_host_list(rails);
-  multinode::require_range("at-least", options.at_least, 0.0, 100.0);
-  return paths(options, std::cout);
-}
-
-int node(int argc, char** argv, const std::string&) {
-  NodeOptions options;
-  if (!multinode::parse_command_line(argc, argv, options.description(), true)) return multinode::exit_right;
-  return check_node(options, std::cout);
 }
 
 int list(int argc, char** argv, const std::string&) {
@@ -156,32 +107,23 @@ int write_site(int argc, char** argv, const std::string&) {
   return multinode::exit_right;
 }
 
-// For self-test: plants a fault, then becomes the program.
-int plant(int argc, char** argv, const std::string&) {
-  if (argc < 3) throw UsageError("plant: name a fault and a program");
-  image_check::plant(argv[1], {argv + 2, argv + argc});
-}
-
-// The process that `node` starts, and can end.
-int look_at_node(int argc, char** argv, const std::string&) { return look(argc, argv); }
-
 struct Subcommand {
   const char* name;
   const char* what;                                               // nullptr: not in the list of commands
   int (*run)(int argc, char** argv, const std::string& command);  // argv[0] is the command's name
 };
 constexpr std::array commands{
-    Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
-    Subcommand{"baseline", "how fast is it, and how much does that vary? Four launches of each check", baseline},
+    Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run},
+    Subcommand{"baseline", "how fast is it, and how much does that vary? Four launches of each check", run},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
-    Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
-    Subcommand{"paths", "how fast is each pair of nodes? A matrix, with slow nodes and pairs named", find_bad_path},
-    Subcommand{"self-test", "are planted faults caught?", test_itself},
+    Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", check_node},
+    Subcommand{"paths", "how fast is each pair of nodes? A matrix, with slow nodes and pairs named", paths},
+    Subcommand{"self-test", "are planted faults caught?", self_test},
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"site", "--from DIR: a site file, with the inventory and the limits of good nodes", write_site},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},
-    Subcommand{"look", nullptr, look_at_node},
+    Subcommand{"look", nullptr, look},
 };
 
 int usage(std::ostream& out, int status) {

@@ -15,22 +15,11 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <cstdlib>
+#include <iostream>
 #include <sstream>
 
 namespace image_check {
 namespace {
-
-// With the variables of this process that it needs; none of a job's, by which it would look for other ranks. Not in the
-// current folder, which may be a user's: an empty element of LD_LIBRARY_PATH would load libraries from there.
-Command alone(const Command& program) {
-  Command command{"env", "-i", "-C", "/"};
-  for (const char* name :
-       {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR", "HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"})
-    if (const char* value = std::getenv(name)) command.push_back(std::string(name) + "=" + value);
-  command.insert(command.end(), program.begin(), program.end());
-  return command;
-}
 
 std::string last_line(const std::string& text) {
   std::istringstream lines(text);
@@ -40,44 +29,9 @@ std::string last_line(const std::string& text) {
   return last;
 }
 
-void drain(const std::string& reason, std::chrono::milliseconds time) {
-  const char* const given = std::getenv("SLURMD_NODENAME");
-  const std::string host = multinode::host_name();
-  const std::string node = given ? given : host.substr(0, host.find('.'));
-  const MemoryFile log;
-  Processes scontrol({{"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}}, {}, log.path(),
-                     time, {time / 4, time / 4});
-  if (const int status = scontrol.end().exit_status; status != 0)
-    throw std::runtime_error("cannot drain " + node + ": scontrol ended with status " + std::to_string(status) + ": " +
-                             last_line(log.text()));
-}
-
-// The seconds in "10", "10s" or "1.5s".
-double parse_seconds(const std::string& text) {
-  const auto number = text.substr(0, text.size() - (!text.empty() && text.back() == 's'));
-  const auto seconds = multinode::number_of<double>(number);
-  if (!seconds || !(*seconds >= 1 && *seconds <= 3600))
-    throw multinode::UsageError("--budget: '" + text + "' is not a number of seconds from 1 to 3600, such as 10s");
-  return *seconds;
-}
-
 }  // namespace
 
-boost::program_options::options_description NodeOptions::description() {
-  namespace po = boost::program_options;
-  po::options_description known("node: is this node fit for a job? One line and an exit status");
-  known.add_options()  //
-      ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
-       "a node that has not answered by then is bad")                                                    //
-      ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")        //
-      ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
-      ("root", po::value(&root)->value_name("DIR")->default_value(root, "/"),
-       "folder with the sys and proc to look at")  //
-      ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)");
-  return known;
-}
-
-int look(int argc, char** argv) {
+int look(int argc, char** argv, const std::string&) {
   namespace po = boost::program_options;
   std::string inventory, json;
   std::filesystem::path root;
@@ -97,24 +51,38 @@ int look(int argc, char** argv) {
   tell(node_check::look_at_limits(root));
   tell(node_check::look_at_devices(root / "sys", node_check::gpus_of_driver(root)));
   tell({node_check::look_at_mounts(root)});
-  tell(node_check::look_at_sync(node_check::temporary_folder()));
   if (!inventory.empty()) tell({node_check::look_at_inventory(nlohmann::json::parse(inventory), root)});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
-int check_node(const NodeOptions& options, std::ostream& out) {
+int check_node(int argc, char** argv, const std::string&) {
   using std::chrono::milliseconds;
-  const double budget = parse_seconds(options.budget);
-  const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
+  namespace po = boost::program_options;
+  double budget = 10;
+  std::string site, json_file;
+  std::filesystem::path root;
+  po::options_description known("node: is this node fit for a job? One line and an exit status");
+  known.add_options()  //
+      ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
+       "a node that has not answered by then is bad")                                                         //
+      ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")             //
+      ("json", po::value(&json_file)->value_name("FILE"), "file for all findings, one JSON object per line")  //
+      ("root", po::value(&root)->value_name("DIR")->default_value("/"), "folder with the sys and proc to look at");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  multinode::require_range("budget", budget, 1.0, 3600.0);
+  const auto share = [&](double part) { return milliseconds(std::lround(1000 * budget * part)); };
   const std::string host = multinode::host_name();
   const MemoryFile log, json;
-  Command program{std::filesystem::read_symlink("/proc/self/exe"), "look", "--json", json.path(), "--root",
-                  std::filesystem::absolute(options.root)};
-  if (!options.site.empty())
-    program.insert(program.end(), {"--inventory", inventory_of(read_site(options.site), host).dump()});
+  Command program{std::filesystem::read_symlink("/proc/self/exe"),
+                  "look",
+                  "--json",
+                  json.path(),
+                  "--root",
+                  std::filesystem::absolute(root)};
+  if (!site.empty()) program.insert(program.end(), {"--inventory", inventory_of(read_site(site), host).dump()});
 
-  // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
-  const Outcome outcome = Processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
+  // 60 % of the budget to answer, the rest to end what does not.
+  const Outcome outcome = Processes(program, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
 
   std::vector<std::string> wrong;
   int passed = 0, absent = 0;
@@ -144,9 +112,8 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     status = multinode::exit_untestable;
     said = fmt::format("could not test: the look ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }
-  out << "image-check: " << host << ": " << said << std::endl;
-  if (!options.json.empty()) write_whole(options.json, json.text());
-  if (status == multinode::exit_wrong && options.drain) drain("image-check: " + said.substr(6), share(0.1));
+  std::cout << "image-check: " << host << ": " << said << std::endl;
+  if (!json_file.empty()) write_whole(json_file, json.text());
   return status;
 }
 

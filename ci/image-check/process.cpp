@@ -2,6 +2,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/process/child_process.hpp>
 #include <multinode/process/process_tree.hpp>
 
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -40,26 +41,7 @@ std::string quoted(const std::string& word) {
 constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
 
-[[noreturn]] void execute(const Command& command, const Variables& variables, int log) {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  setpgid(0, 0);
-  dup2(log, STDOUT_FILENO);
-  dup2(log, STDERR_FILENO);
-  const int input = open("/dev/null", O_RDONLY);
-  if (input >= 0) dup2(input, STDIN_FILENO);
-  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  std::vector<char*> words;
-  for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  execvp(words[0], words.data());
-  const std::string text = "image-check: cannot run " + command[0] + ": " + std::strerror(errno) + "\n";
-  if (write(STDERR_FILENO, text.c_str(), text.size()) < 0) _exit(126);
-  _exit(127);
-}
-
-Outcome keep(const std::vector<Command>& commands, const Variables& variables, int log, multinode::Deadline deadline,
+Outcome keep(const Command& command, const Variables& variables, int log, multinode::Deadline deadline,
              KillDelays kill_delays, pid_t parent) {
   ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, the kernel keeps no exit status
   sigset_t wanted;
@@ -71,20 +53,30 @@ Outcome keep(const std::vector<Command>& commands, const Variables& variables, i
   Outcome outcome;
   if (getppid() != parent) return {.exit_status = 128 + SIGTERM};
 
-  std::set<pid_t> running;
-  for (const auto& command : commands) {
-    const pid_t child = fork();
-    if (child == 0) execute(command, variables, log);
-    if (child > 0) running.insert(child);
-    if (child < 0) outcome.exit_status = 126;
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  const multinode::Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  static std::optional<multinode::ChildProcess> started;  // not to be waited for at the end, where it may be stuck
+  try {
+    const char* const path = std::getenv("PATH");
+    started.emplace(
+        multinode::ChildCommand{.arguments = command,
+                                .file = multinode::find_program(command.at(0), path ? path : "/usr/bin:/bin"),
+                                .descriptors = {input.get(), log, log},
+                                .own_group = true,
+                                .default_signals = true});
+  } catch (const multinode::StartError& error) {
+    multinode::write_all(log, std::string("image-check: ") + error.what() + "\n", "the log");
+    return {.exit_status = error.status};
   }
-  bool killing = false;  // SIGTERM was sent, and `deadline` is that of SIGKILL
-  while (!running.empty()) {
+  const pid_t child = started->pid();
+  bool killing = false, running = true;  // killing: SIGTERM was sent, and `deadline` is that of SIGKILL
+  while (running) {
     multinode::reap_children([&](pid_t ended, int status) {
-      if (running.erase(ended) == 1 && outcome.exit_status == 0)
-        outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (ended != child) return;
+      running = false;
+      outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     });
-    if (running.empty()) break;
+    if (!running) break;
     if (killing && deadline.passed()) break;
     const auto left = std::max(deadline.left(), milliseconds(1));
     const timespec time{left.count() / 1000, left.count() % 1000 * 1'000'000};
@@ -94,7 +86,8 @@ Outcome keep(const std::vector<Command>& commands, const Variables& variables, i
       outcome.timed_out = !stop;
       killing = true;
       deadline = multinode::Deadline(kill_delays.terminated);
-      for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
+      kill(child, SIGTERM);
+      kill(child, SIGCONT);
     }
   }
   const auto kill_at = Clock::now() + (killing ? milliseconds(0) : milliseconds(helpers_end));
@@ -121,11 +114,6 @@ std::string shell_words(const Variables& variables, const Command& command) {
   if (!text.empty()) text.pop_back();
   return text;
 }
-std::string shell_words(const Variables& variables, const std::vector<Command>& commands) {
-  std::string text;
-  for (const auto& command : commands) text += (text.empty() ? "" : " & ") + shell_words(variables, command);
-  return commands.size() > 1 ? text + " & wait" : text;
-}
 
 MemoryFile::MemoryFile() : file_(multinode::check_errno(memfd_create("image-check", MFD_CLOEXEC), "memfd_create")) {}
 
@@ -139,7 +127,7 @@ std::string MemoryFile::text() const {
   return text.str();
 }
 
-Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
+Processes::Processes(const Command& command, const Variables& variables, const std::filesystem::path& log,
                      milliseconds deadline, KillDelays kill_delays)
     : started_(Clock::now()),
       latest_(deadline + kill_delays.terminated + kill_delays.killed + helpers_end + keeper_works) {
@@ -148,7 +136,7 @@ Processes::Processes(const std::vector<Command>& commands, const Variables& vari
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Outcome outcome = keep(commands, variables, output.get(), multinode::Deadline(deadline), kill_delays, parent);
+    const Outcome outcome = keep(command, variables, output.get(), multinode::Deadline(deadline), kill_delays, parent);
     const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }

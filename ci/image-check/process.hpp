@@ -20,18 +20,16 @@ using Variables = std::map<std::string, std::string>;
 
 // As one types it into a shell.
 std::string shell_words(const Variables& variables, const Command& command);
-// Of commands that run at once.
-std::string shell_words(const Variables& variables, const std::vector<Command>& commands);
 
 struct Outcome {
-  int exit_status = 0;     // 128 + signal for a killed one; of several commands the first that is not 0
+  int exit_status = 0;     // 128 + signal if it was killed
   bool timed_out = false;  // the deadline ended it
-  int left_over = 0;       // processes that had to be killed after the commands had ended by themselves
+  int left_over = 0;       // processes that had to be killed after the command had ended by itself
   int stuck = 0;           // processes that SIGKILL did not end: they wait in the kernel (state D)
   std::chrono::duration<double> seconds{0};
 };
 
-// After the deadline: how long the commands may take to end after SIGTERM, and then all processes after SIGKILL.
+// After the deadline: how long the command may take to end after SIGTERM, and then all processes after SIGKILL.
 struct KillDelays {
   std::chrono::milliseconds terminated{5000}, killed{5000};
 };
@@ -47,14 +45,14 @@ class MemoryFile {
   multinode::Descriptor file_;
 };
 
-// Commands that start together, with everything that they start in turn. A keeper process adopts what they leave, and
-// kills it: when all commands have ended, at the deadline (SIGTERM to the commands, which end what they started on
-// other hosts; later SIGKILL to all), when the Processes is destroyed, and when this process dies. What moved to
-// another host is its launcher's to end.
+// A command, with everything that it starts in turn. A keeper process adopts what it leaves, and kills it: when the
+// command has ended, at the deadline (SIGTERM to the command, which ends what it started on other hosts; later SIGKILL
+// to all), when the Processes is destroyed, and when this process dies. What moved to another host is its launcher's
+// to end.
 class Processes {
  public:
   // Output of all, both streams, goes to the end of `log`. Throws std::system_error.
-  Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
+  Processes(const Command& command, const Variables& variables, const std::filesystem::path& log,
             std::chrono::milliseconds deadline, KillDelays kill_delays = {});
   ~Processes();
 

@@ -9,14 +9,13 @@
 #include <pugixml.hpp>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <ctime>
 #include <map>
 #include <ranges>
+#include <regex>
 #include <set>
 #include <sstream>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -48,14 +47,6 @@ header.bad { border-left-color: var(--bad); }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule);
   max-width: 34rem; }
-@media (min-width: 50rem) { #results td:nth-child(3) { width: 45%; } }
-@media (max-width: 50rem) {  /* a telephone: the cells of a row below each other */
-  #results thead, #results td:empty { display: none; }
-  #results table, #results tbody, #results tr, #results th, #results td { display: block; }
-  #results th { border: 0; padding-bottom: 0; }
-  #results td { border: 0; padding: 0.1rem 0; }
-  #results tr { border-bottom: 1px solid var(--rule); padding: 0.3rem 0; }
-}
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
 td small, th small { display: block; font-weight: 400; white-space: pre-line; }
 .number { text-align: right; }
@@ -66,26 +57,14 @@ polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
 polyline:last-child { stroke: var(--good); stroke-width: 2.5; }
 )css";
 
-// Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
+// Text that XML can hold, without control bytes, invalid UTF-8, U+FFFE and U+FFFF.
 std::string printable(const std::string& text) {
   using nlohmann::json;
-  const auto utf8 =
-      json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get_ref<const std::string&>();
-  std::string result;
-  for (std::size_t i = 0; i < utf8.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(utf8[i]);
-    if (byte < 0x20 && byte != '\n' && byte != '\t') {
-      if (byte == '\r' && i + 1 < utf8.size() && utf8[i + 1] == '\n') continue;
-      result += "\xE2\x90";
-      result += static_cast<char>(0x80 + byte);
-    } else if (utf8.compare(i, 3, "\xEF\xBF\xBE") == 0 || utf8.compare(i, 3, "\xEF\xBF\xBF") == 0) {
-      result += "\xEF\xBF\xBD";
-      i += 2;
-    } else {
-      result += utf8[i];
-    }
-  }
-  return result;
+  static const std::regex no_characters("\xEF\xBF[\xBE\xBF]");
+  std::string utf8 = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+  for (char& c : utf8)
+    if (c >= 0 && c < ' ' && c != '\n' && c != '\t') c = '?';
+  return std::regex_replace(utf8, no_characters, "?");
 }
 
 void set(pugi::xml_node node, const char* attribute, const std::string& value) {
@@ -111,29 +90,18 @@ pugi::xml_node start_page(pugi::xml_document& document, const std::string& title
   set(html, "lang", "en");
   set(html, "xmlns", "http://www.w3.org/1999/xhtml");
   auto head = add(html, "head");
-  const auto meta = [&](const char* name, const char* value, const std::string& content) {
-    auto tag = head.append_child("meta");
-    set(tag, name, value);
-    if (!content.empty()) set(tag, "content", content);
-  };
-  meta("charset", "utf-8", "");
-  meta("http-equiv", "Content-Security-Policy",
-       "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'");
-  meta("name", "viewport", "width=device-width, initial-scale=1");
+  set(head.append_child("meta"), "charset", "utf-8");
+  for (const auto& [attribute, name, content] :
+       {std::tuple("http-equiv", "Content-Security-Policy",
+                   "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"),
+        std::tuple("name", "viewport", "width=device-width, initial-scale=1")}) {
+    auto meta = head.append_child("meta");
+    set(meta, attribute, name);
+    set(meta, "content", content);
+  }
   add(head, "title", title);
   add(head, "style", page_style);
   return add(html, "body");
-}
-
-// A log beside the page; never another kind of address.
-void add_log(pugi::xml_node parent, const std::string& log) {
-  std::string address = "./";
-  for (const char c : log)
-    if (std::isalnum(static_cast<unsigned char>(c)) || std::string_view("/._-").find(c) != std::string_view::npos)
-      address += c;
-    else
-      address += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  set(add(parent, "a", "log"), "href", address);
 }
 
 using Curves = std::vector<std::map<double, double>>;  // of each the values by size
@@ -167,13 +135,10 @@ void add_curves(pugi::xml_node parent, const Curves& curves) {
 
 // The first cell of each row is its head. A column is aligned as its cell in the first row is. Of more than 500 rows,
 // the first: results.jsonl has them all.
-void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
+void add_table(pugi::xml_node parent, const std::vector<std::string>& columns,
                const std::vector<std::vector<Cell>>& rows) {
   if (rows.empty()) return;
   const auto scrolled = add(parent, "div", "", "scrolled");
-  set(scrolled, "tabindex", "0");
-  set(scrolled, "role", "region");
-  set(scrolled, "aria-label", name);
   const auto table = add(scrolled, "table");
   const auto head = add(add(table, "thead"), "tr");
   for (std::size_t i = 0; i < columns.size(); ++i)
@@ -187,7 +152,7 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
       const auto node = add(line, first ? "th" : "td", cell.text, cell.css.c_str());
       if (first) set(node, "scope", "row");
       if (!cell.note.empty()) add(node, "small", cell.note);
-      if (!cell.log.empty()) add_log(node, cell.log);
+      if (!cell.log.empty()) set(add(node, "a", "log"), "href", "./" + cell.log);  // beside the page, whatever it is
       if (!cell.curves.empty()) add_curves(node, cell.curves);
     }
   }
@@ -195,7 +160,6 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
     add(scrolled, "p", std::to_string(rows.size() - most) + " more are in results.jsonl.", "soft");
 }
 
-constexpr double stands_out = 0.10;  // a node this much worse than the median of the nodes
 const std::string nothing = "–";
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
@@ -216,13 +180,6 @@ std::string number(double value) {
                                                           : fmt::format("{:.4g}", value);
 }
 
-// "+3.2 %", "-40 %"
-std::string percent(double share) {
-  if (!std::isfinite(share)) return "from zero";
-  return fmt::format("{:+.{}f} %", 100 * share, std::abs(share) >= 0.0995 ? 0 : 1);
-}
-double change(double from, double to) { return from == to ? 0 : (to - from) / std::abs(from); }
-
 // "11.9 to 12.6, n = 3"
 std::string range(const std::vector<double>& values) {
   if (values.empty()) return nothing;
@@ -233,8 +190,12 @@ std::string range(const std::vector<double>& values) {
 Cell marked(const std::string& word) {
   if (word == "pass" || word == "same") return {"✓ " + word, "good-text"};
   if (word == "fail" || word == "timeout" || word == "worse") return {"✗ " + word, "bad-text"};
-  if (word == "skip" || word == "no evidence" || word == "drifts") return {"– " + word, "soft"};
+  if (word == "skip" || word == "no evidence") return {"– " + word, "soft"};
   return {"≈ " + word, "doubt-text"};
+}
+
+std::string sentence(const Finding& finding) {
+  return finding.detector + (finding.node.empty() ? "" : " on " + finding.node) + ": " + finding.text;
 }
 
 bool is_failure(const CheckResult& check) {
@@ -271,25 +232,12 @@ class Page {
     const auto title = add(banner, "h1");
     add(title, "strong", (word == "PASS" ? "✓ " : word == "FAIL" ? "✗ " : "? ") + word);
     add_text(title, why + ".");
-    if (const auto to_do = actions(); !to_do.empty()) add(banner, "p", "To do: " + to_do + ".");
-
     const Head& head = results_.head;
     add(banner, "p",
-        fmt::format("{}, {:.0f} s{}; {} node{} × {} processes, started by {}: {}", head.started,
-                    results_.summary.seconds,
-                    head.budget_seconds > 0 ? fmt::format(" of {:.0f} s", head.budget_seconds) : "", head.nodes.size(),
-                    head.nodes.size() == 1 ? "" : "s", head.processes_per_node, head.launcher, few(head.nodes)),
+        fmt::format("{}, {:.0f} s; {} x {} processes, started by {}: {}", head.started, results_.summary.seconds,
+                    head.nodes.size(), head.processes_per_node, head.launcher, few(head.nodes)),
         "soft");
     add(banner, "code", head.command);
-  }
-
-  // Nodes that a failed check blames; if there is one node only, that.
-  std::string blamed(const CheckResult& check) const {
-    std::set<std::string> nodes;
-    for (const auto& finding : check.findings)
-      if (!finding.node.empty()) nodes.insert(finding.node);
-    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front()
-                                                            : few({nodes.begin(), nodes.end()});
   }
 
   // The most severe first.
@@ -302,72 +250,32 @@ class Page {
     return all;
   }
 
-  std::string actions() const {
-    std::vector<std::string> said;
-    for (const auto* check : failed()) {
-      const std::string nodes = blamed(*check);
-      std::string what = "investigate " + check->check;
-      if (check->action != Action::investigate)
-        what = to_do(*check) + (nodes.empty() ? " that fails " + check->check : "");
-      if (std::ranges::find(said, what) == said.end()) said.push_back(what);
-    }
-    return few(said);
-  }
-
-  // "drain node3"
-  std::string to_do(const CheckResult& check) const {
-    std::string text = words(check.action);
-    const std::string nodes = blamed(check), any = "the node";
-    if (nodes.empty()) return text;
-    const auto at = text.find(any);
-    return at == text.npos ? text + " " + nodes : text.replace(at, any.size(), nodes);
-  }
-
   // What is to be done about a failed check, and what was found.
-  std::string advice(const CheckResult& check) const {
+  static std::string advice(const CheckResult& check) {
     constexpr std::size_t most = 20;
-    std::string text = to_do(check) + ":";
-    text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-    for (const auto& finding : std::views::take(check.findings, most)) {
-      const bool names_it = finding.node.empty() || finding.text.starts_with(finding.node + ": ");
-      text += "\n" + finding.detector + (names_it ? "" : ", " + finding.node) + ": " + shortened(finding.text);
-    }
+    std::string text = words(check.action) + ":";
+    for (const auto& finding : std::views::take(check.findings, most)) text += "\n" + shortened(sentence(finding));
     if (check.findings.size() > most)
       text += fmt::format("\nand {} more findings in results.jsonl", check.findings.size() - most);
     return text;
   }
 
-  // Of each metric its median and range, of a curve at its largest size, and the nodes that are worse than the median.
-  static Cell measured_by(const std::string& check, const std::map<MetricKey, Measured>& metrics, Curves& curves) {
-    std::map<std::string, std::map<double, std::map<std::string, Measured>>> all;  // by metric, size and node
+  // Of each metric its median and range, of a curve at its largest size, over launches and nodes.
+  static std::string measured_by(const std::string& check, const std::map<MetricKey, Measured>& metrics,
+                                 Curves& curves) {
+    std::map<std::pair<std::string, std::string>, std::map<double, std::vector<double>>> all;  // by metric, unit; size
     for (const auto& [key, of] : metrics)
-      if (of.check == check) all[key.metric][key.band_bytes][key.node] = of;
-    Cell cell;
-    std::vector<std::string> lines, outliers;
-    for (const auto& [metric, sizes] : all) {
-      std::vector<double> medians, values;
-      Curves::value_type curve;
-      for (const auto& [size, nodes] : sizes) {
-        medians.clear(), values.clear();
-        for (const auto& [node, of] : nodes) {
-          medians.push_back(median(of.values));
-          values.insert(values.end(), of.values.begin(), of.values.end());
-        }
-        if (size > 0) curve[size] = median(medians);
-      }
-      const auto& [size, nodes] = *sizes.rbegin();
-      lines.push_back(metric + (size < 0 ? "" : ", " + band_name(size)) + ": " + number(median(values)) + " " +
-                      nodes.begin()->second.unit + (values.size() > 1 ? " (" + range(values) + ")" : ""));
-      if (curve.size() > 1) curves.push_back(curve);
-      for (const auto& [node, of] : nodes) {
-        const double by = change(median(medians), median(of.values));
-        if ((of.better == "more" ? -by : by) >= stands_out)
-          outliers.push_back(node + ": " + number(median(of.values)) + " (" + percent(by) + ")");
-      }
+      if (of.check == check)
+        std::ranges::copy(of.values, std::back_inserter(all[{key.metric, of.unit}][key.band_bytes]));
+    std::vector<std::string> lines;
+    for (const auto& [name, sizes] : all) {
+      const auto& [size, values] = *sizes.rbegin();
+      lines.push_back(name_of(MetricKey{name.first, size, ""}) + ": " + number(median(values)) + " " + name.second +
+                      (values.size() > 1 ? " (" + range(values) + ")" : ""));
+      if (sizes.size() < 2) continue;
+      for (curves.emplace_back(); const auto& [band, of] : sizes) curves.back()[band] = median(of);
     }
-    cell.text = few(lines, "\n");
-    if (!outliers.empty()) cell.note = "✗ far from the median: " + few(outliers, "; ");
-    return cell;
+    return few(lines, "\n");
   }
 
   // A row for each check, with all its launches: first what failed, the most severe first, then metrics that were
@@ -395,10 +303,10 @@ class Page {
       status.note = fmt::format("{:.1f} s", seconds) + (launches > 1 ? fmt::format(", {} launches", launches) : "") +
                     (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
       Curves curves;
-      Cell found = measured_by(check.check, metrics, curves);
+      Cell found{measured_by(check.check, metrics, curves)};
       if (is_failure(*worst)) {
         found.text = advice(*worst) + (found.text.empty() ? "" : "\n" + found.text);
-        found.note += (found.note.empty() || worst->command.empty() ? "" : "\n") + worst->command;
+        found.note = worst->command;
       }
       rows.push_back({{check.check, "", check.title}, status, found, {.curves = curves}, {"", "", "", worst->log}});
     };
@@ -423,7 +331,7 @@ class Page {
     std::ranges::move(as_before, std::back_inserter(rows));
     if (rows.empty()) return;
     const auto main = section("results", by_metric.empty() ? "Results" : "Results, and against the baseline");
-    add_table(main, "results", {"what", "result", "found", "over the size", "log"}, rows);
+    add_table(main, {"what", "result", "found", "over the size", "log"}, rows);
   }
 
   // Bandwidths between nodes.
@@ -450,7 +358,7 @@ class Page {
                                   ? Cell{number(of.at(b)), of.at(b) < good / 2 ? "number bad-text" : "number"}
                                   : Cell{nothing, "number"});
     }
-    add_table(section("pairs", "Bandwidth between nodes"), "bandwidth between nodes", columns, rows);
+    add_table(section("pairs", "Bandwidth between nodes"), columns, rows);
   }
 
   void with_what() {
@@ -469,7 +377,7 @@ class Page {
     for (const auto& of : {head.machine, head.settings, head.versions})
       for (const auto& [name, value] : of)
         if (!name.starts_with("package ")) rows.push_back({{name}, {or_nothing(value)}, {}});
-    if (!rows.empty()) add_table(section("with", "With what"), "with what", {"name", "value, or A → B", "nodes"}, rows);
+    if (!rows.empty()) add_table(section("with", "With what"), {"name", "value, or A → B", "nodes"}, rows);
   }
 
   const Results& results_;
@@ -477,45 +385,23 @@ class Page {
   pugi::xml_node body_;
 };
 
-std::string fixed(double seconds) { return fmt::format("{:.3f}", seconds); }
-
-pugi::xml_node add_test(pugi::xml_node suite, const std::string& name, const std::string& class_name, double seconds) {
-  auto test = suite.append_child("testcase");
-  set(test, "name", name);
+// A test of JUnit.
+void add_test(pugi::xml_node suite, const std::string& class_name, const CheckResult& check) {
+  const auto test = suite.append_child("testcase");
+  set(test, "name", check.check);
   set(test, "classname", class_name);
-  set(test, "time", fixed(seconds));
-  return test;
-}
-
-void not_passed(pugi::xml_node test, const char* element, const std::string& type, const std::string& message,
-                const std::string& text = {}) {
-  const auto node = add(test, element, text);
-  set(node, "type", type);
-  set(node, "message", message);
-}
-
-std::string sentence(const Finding& finding) {
-  return finding.detector + (finding.node.empty() ? "" : " on " + finding.node) + ": " + finding.text;
-}
-
-void add_check(pugi::xml_node suite, const std::string& class_name, const CheckResult& check) {
-  const auto test = add_test(suite, check.check, class_name, check.seconds);
-  const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
-  std::string message = check.findings.empty() ? check.reason : first_line(sentence(check.findings.front()));
-  if (message.empty()) message = name_of(check.status);
-  std::string all;
-  for (const auto& finding : check.findings) all += sentence(finding) + '\n';
-  if (check.action != Action::none) all += std::string("to do: ") + words(check.action) + '\n';
-  if (check.status == Status::skip)
-    not_passed(test, "skipped", name_of(check.status), message);
-  else if (check.status != Status::pass)
-    not_passed(test, check.status == Status::not_run ? "error" : "failure", name_of(check.status), message, all);
-  std::string out;
-  if (!check.title.empty()) out += check.title + '\n';
-  if (!check.command.empty()) out += "command: " + check.command + '\n';
-  if (!check.nodes.empty()) out += "nodes: " + multinode::join(check.nodes) + '\n';
-  if (!check.log.empty()) out += "log: " + check.log + '\n';
-  if (!out.empty()) add(test, "system-out", out);
+  set(test, "time", fmt::format("{:.3f}", check.seconds));
+  std::string why = multinode::join(check.findings, "\n", sentence);
+  if (why.empty()) why = check.reason;
+  if (check.status != Status::pass) {
+    const bool skipped = check.status == Status::skip, not_run = check.status == Status::not_run;
+    const auto node = add(test, skipped ? "skipped" : not_run ? "error" : "failure", why);
+    set(node, "type", name_of(check.status));
+    set(node, "message", why.substr(0, why.find('\n')));
+  }
+  add(test, "system-out",
+      fmt::format("{}\nto do: {}\ncommand: {}\nnodes: {}\nlog: {}\n", check.title, words(check.action), check.command,
+                  multinode::join(check.nodes), check.log));
 }
 
 std::string label_value(const std::string& text) {
@@ -560,15 +446,10 @@ std::string prometheus_text(const Results& results) {
 Verdict verdict(const Results& results) {
   Summary counts;
   for (const auto& check : results.checks) count(counts, check.status);
-  std::map<std::string, int> of;
-  for (const auto& comparison : results.comparisons) ++of[comparison.verdict];
   std::vector<std::string> said;
   for (const auto& [number_of, what] :
        {std::pair(counts.failed, "failed"), std::pair(counts.flaky, "flaky"), std::pair(counts.not_run, "not run"),
-        std::pair(counts.passed, "passed"), std::pair(counts.skipped, "skipped"),
-        std::pair(of["worse"], "worse than the baseline"), std::pair(of["flaky"], "suspect, then not"),
-        std::pair(of["no evidence"], "too noisy to be evidence"), std::pair(of["drifts"], "of a baseline that drifts"),
-        std::pair(of["better"], "better without an explanation")})
+        std::pair(counts.passed, "passed"), std::pair(counts.skipped, "skipped")})
     if (number_of > 0) said.push_back(std::to_string(number_of) + " " + what);
   std::string why = said.empty() ? "nothing was checked" : multinode::join(said);
   if (!results.summary.cause.empty()) why = "likely cause: " + results.summary.cause + "; " + why;
@@ -597,12 +478,19 @@ std::string junit_xml(const Results& results) {
   set(suite, "timestamp", head.started.substr(0, head.started.find('Z')));  // as the format has it
   const bool launches = std::ranges::any_of(results.checks, [](const auto& check) { return check.launch > 0; });
   for (const auto& check : results.checks)
-    add_check(suite, name + (launches ? ", launch " + std::to_string(check.launch) : ""), check);
-  const auto whole = add_test(suite, "the whole run", name, results.summary.seconds);
+    add_test(suite, name + (launches ? ", launch " + std::to_string(check.launch) : ""), check);
   const auto [word, why] = verdict(results);
-  if (word != "PASS") not_passed(whole, word == "FAIL" ? "failure" : "error", word, why);
-  add(whole, "system-out", word + ": " + why + "\ncommand: " + head.command + '\n');
-  set(suite, "time", fixed(results.summary.seconds));
+  add_test(suite, name,
+           {.check = "the whole run",
+            .title = word + ": " + why,
+            .status = word == "PASS"   ? Status::pass
+                      : word == "FAIL" ? Status::fail
+                                       : Status::not_run,
+            .seconds = results.summary.seconds,
+            .nodes = head.nodes,
+            .command = head.command,
+            .reason = why});
+  set(suite, "time", fmt::format("{:.3f}", results.summary.seconds));
   for (const auto& [count, path] : {std::pair("tests", "testcase"), std::pair("failures", "testcase/failure"),
                                     std::pair("errors", "testcase/error"), std::pair("skipped", "testcase/skipped")})
     set(suite, count, std::to_string(suite.select_nodes(path).size()));

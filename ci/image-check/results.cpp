@@ -59,8 +59,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status,
                                                 cause)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, nodes, processes_per_node,
-                                   machine, versions, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, launcher, nodes, processes_per_node, machine,
+                                   versions, settings)
 
 void count(Summary& summary, Status status) {
   static constexpr int Summary::*counts[] = {&Summary::passed, &Summary::failed,  &Summary::failed,

@@ -88,8 +88,7 @@ struct Comparison {
   std::vector<double> a, b;              // of A one a session, or of a single session one a launch; of B one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
   double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
-  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", drifts, suspect (not measured
-  // again)
+  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", suspect (not measured again)
   std::string verdict;
   double visible = 0;  // a smaller loss may not be found, as a logarithm
 };
@@ -98,8 +97,7 @@ struct Comparison {
 struct Head {
   std::string suite;  // smoke, gate, deep; or "compare"
   std::string command;
-  std::string started;  // ISO 8601, UTC
-  double budget_seconds = 0;
+  std::string started;             // ISO 8601, UTC
   std::string launcher;            // with its options
   std::vector<std::string> nodes;  // hosts
   int processes_per_node = 0;

@@ -11,7 +11,6 @@
 
 #include <fmt/chrono.h>
 
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include <system_error>
 
 namespace image_check {
+namespace po = boost::program_options;
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -48,7 +48,8 @@ std::vector<const Check*> select(const RunOptions& options, const std::vector<Ch
   std::vector<const Check*> chosen;
   for (const auto& check : checks) {
     const bool named = std::ranges::find(options.only, check.name) != options.only.end();
-    if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.measures)))
+    if (named ||
+        (options.only.empty() && check.from <= options.suite && (options.launches == 1 || !check.measures.is_null())))
       chosen.push_back(&check);
   }
   return chosen;
@@ -70,9 +71,7 @@ class Run {
       if (!std::filesystem::create_directory(folder_ / part))
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
-    const auto of_site = site_.budgets.find(name_of(options.suite));
-    budget_ = (of_site == site_.budgets.end() ? budget_seconds(options.suite) : of_site->second) * options.launches;
-    if (options.budget > 0) budget_ = options.budget;
+    budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
     if (options.budget == 0)
       for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
   }
@@ -83,11 +82,6 @@ class Run {
       for (const Check* check : checks_) one(*check, launch);
     auto& summary = results_.summary;
     summary.seconds = elapsed();
-    const double jumped =
-        std::chrono::duration<double>(std::chrono::system_clock::now() - began_).count() - summary.seconds;
-    if (std::abs(jumped) > 2)
-      out_ << fmt::format("note: this machine's clock jumped by {:+.0f} s during the run; durations do not follow it\n",
-                          jumped);
     conclude(summary);
     if (options_.retry && summary.failed > 0) summary.cause = common_cause(cluster_);
     if (!summary.cause.empty()) out_ << "likely cause: " << summary.cause << "\n";
@@ -108,11 +102,10 @@ class Run {
     head.suite = options_.only.empty() ? name_of(options_.suite) : "only";
     head.command = options_.command;
     head.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
-    head.budget_seconds = budget_;
     head.launcher = cluster_.launcher_command();
     head.nodes = cluster_.nodes;
     head.processes_per_node = cluster_.processes_per_node;
-    describe_machine(head, cluster_, folder_ / "files");
+    describe_machine(head, cluster_);
     writer_.write(head);
 
     double expected = 0;
@@ -126,11 +119,6 @@ class Run {
          << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
     if (const auto all = sysconf(_SC_NPROCESSORS_ONLN), own = std::ssize(multinode::allowed_cpus()); own < all)
       out_ << "note: image-check may use " << own << " of " << all << " CPUs (taskset or a cpuset)\n";
-    std::error_code no_folder;
-    struct statvfs space {};
-    if (const auto tmp = std::filesystem::temp_directory_path(no_folder);
-        statvfs(tmp.c_str(), &space) == 0 && space.f_flag & ST_NOEXEC)
-      out_ << "note: " << tmp.string() << " is mounted noexec: no program that is built there can run\n";
     if (expected > budget_)
       throw UsageError(fmt::format(
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
@@ -156,7 +144,7 @@ class Run {
         Command program;
         for (std::string part; stream >> part;)
           program.push_back(program.empty() ? cluster_.path_of(part).string() : part);
-        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {}).front();
+        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {});
       }
       command.insert(command.end(), words.begin(), words.end());
     }
@@ -177,9 +165,9 @@ class Run {
     for (const auto& [key, value] : check.variables) variables[key] = value;
     for (const auto& [key, value] : options_.variables) variables[key] = value;
     const auto program = words(check, json, limit);
-    const std::vector<Command> commands =
+    const Command command =
         check.where == Where::first_process
-            ? std::vector<Command>{program}
+            ? program
             : cluster_.launch(cluster_.nodes, check.where == Where::one_each ? 1 : cluster_.processes_per_node, program,
                               variables);
 
@@ -188,11 +176,11 @@ class Run {
                    .title = check.title,
                    .launch = launch,
                    .nodes = check.where == Where::first_process ? std::vector{cluster_.nodes.front()} : cluster_.nodes,
-                   .command = shell_words(variables, commands),
+                   .command = shell_words(variables, command),
                    .log = std::filesystem::path("logs") / (name + ".log")}};
     auto& result = attempt.result;
 
-    Processes processes(commands, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
+    Processes processes(command, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
     std::optional<Outcome> outcome;
     bool stopped = false;
     while (!(outcome = processes.wait(std::chrono::milliseconds(50))))
@@ -309,7 +297,6 @@ class Run {
   ResultsWriter writer_;
   double budget_ = 0;
   Clock::time_point started_ = Clock::now();
-  std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   std::set<std::string> hosts_;  // that took part in the first check
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
@@ -318,45 +305,44 @@ class Run {
 
 }  // namespace
 
-boost::program_options::options_description RunDescription::where() {
-  namespace po = boost::program_options;
+po::options_description ClusterOptions::description() {
   po::options_description known("Where");
-  auto& cluster = options.cluster;
   known.add_options()  //
-      ("hosts", po::value(&hosts)->value_name("A,B,..."),
+      ("hosts", po::value<std::string>()->value_name("A,B,...")->notifier([this](const std::string& text) {
+        hosts = multinode::expand_host_list(text);
+      }),
        "the nodes, this one first, such as node[0-3]; default: those of the Slurm or PBS job, or this machine")  //
-      ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
+      ("launcher", po::value(&launcher)->default_value(launcher),
        "mpirun, mpiexec or srun (or a path, or mpirun.mpich), mnrun or auto; its options may follow: "
        "'srun --container-image=IMAGE'")  //
-      ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
+      ("processes-per-node", po::value(&processes_per_node)->value_name("N")->notifier([](int given) {
+        multinode::require_range("processes-per-node", given, 0, 1024);
+      }),
        "default: a GPU each, or a core each, 2 to 4")  //
-      ("examples", po::value(&cluster.examples)->value_name("DIR"),
+      ("examples", po::value(&examples)->value_name("DIR"),
        "build folder of the examples; default: around this program");
   return known;
 }
 
-boost::program_options::options_description RunDescription::description() {
-  namespace po = boost::program_options;
+po::options_description RunOptions::description() {
   po::options_description known("What, and for how long");
-  known.add_options()                                                                                                //
-      ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
-      ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
-      ("require", po::value(&options.required)->value_name("CHECK"),
-       "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")     //
-      ("site", po::value(&options.site)->value_name("FILE"), "checks, thresholds and launcher of the site")  //
-      ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")               //
-      ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
+  known.add_options()  //
+      ("suite", po::value<std::string>()->default_value("smoke")->notifier([this](const std::string& text) {
+        suite = parse_suite(text);
+      }),
+       "smoke (a minute), gate (5 minutes) or deep (30 minutes)")                          //
+      ("only", po::value(&only)->value_name("CHECK"), "only this check; may be repeated")  //
+      ("require", po::value(&required)->value_name("CHECK"),
+       "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")  //
+      ("site", po::value(&site)->value_name("FILE"), "checks, thresholds and launcher of the site")       //
+      ("budget", po::value(&budget)->value_name("SECONDS")->notifier([](double given) {
+        multinode::require_range("budget", given, 0.0, 1e6);
+      }),
+       "in place of the suite's")  //
+      ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder),
        "folder for the reports, made if it is not there");
-  known.add(where());
+  known.add(cluster.description());
   return known;
-}
-
-void RunDescription::read() {
-  options.suite = parse_suite(suite);
-  if (!hosts.empty()) options.cluster.hosts = multinode::expand_host_list(hosts);
-  read_launcher(options.cluster.launcher);
-  multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
-  multinode::require_range("budget", options.budget, 0.0, 1e6);
 }
 
 Results run_checks(const RunOptions& options, std::ostream& out) {

@@ -5,6 +5,8 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
 #include <multinode/launch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +22,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <regex>
 #include <sstream>
 #include <system_error>
@@ -36,29 +39,26 @@ using nlohmann::json;
 struct Fault {
   std::string name, check, detector, named, launcher;
   Command words;
-  Variables files, variables;  // files: paths and texts
-  double limit = 60;           // seconds for the check
-  bool compared = false, in_usual = false;
+  Variables files, variables;                                                           // files: paths and texts
+  double limit = 60;                                                                    // seconds for the check
   bool planted() const { return words.empty() && files.empty() && variables.empty(); }  // by plant()
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Fault, name, check, detector, named, launcher, words, files, variables,
-                                                limit, compared, in_usual)
+                                                limit)
 
 // With `values` in the places of their texts.
 std::vector<Fault> all_faults(const json& values = json::object()) {
   return json::parse(filled(faults_json, values), nullptr, true, true).get<std::vector<Fault>>();
 }
 
-RunOptions run_of(const Fault& fault, const SelfTestOptions& options, bool planted,
-                  const std::filesystem::path& folder) {
+RunOptions run_of(const Fault& fault, const ClusterOptions& cluster, const std::filesystem::path& folder) {
   RunOptions run;
-  run.cluster = options.cluster;
+  run.cluster = cluster;
   run.suite = Suite::deep;
   run.only = {fault.check};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
-  if (planted) run.limit = fault.limit;
-  if (planted == fault.in_usual) return run;
+  run.limit = fault.limit;
   for (const auto& [name, text] : fault.files) {
     std::filesystem::create_directories((folder / name).parent_path());
     write_whole(folder / name, text + "\n");
@@ -103,8 +103,10 @@ std::vector<std::string> faults() {
   return names;
 }
 
-void plant(const std::string& fault, const std::vector<std::string>& given) {
-  auto program = given;
+int plant(int argc, char** argv, const std::string&) {
+  if (argc < 3) throw UsageError("plant: name a fault and a program");
+  const std::string fault = argv[1];
+  std::vector<std::string> program(argv + 2, argv + argc);
   std::string file = program.front();
   const auto launch = multinode::read_launch(multinode::current_environment());
   if (fault == "a hang") {
@@ -144,26 +146,37 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
   throw std::system_error(errno, std::generic_category(), "plant: cannot run " + file);
 }
 
-int self_test(const SelfTestOptions& options, std::ostream& out) {
+int self_test(int argc, char** argv, const std::string&) {
+  namespace po = boost::program_options;
+  ClusterOptions where;
+  std::filesystem::path output = "image-check-self-test";
+  std::vector<std::string> only;
+  po::options_description known("self-test");
+  known.add_options()                                                                      //
+      ("only", po::value(&only)->value_name("FAULT"), "only this fault; may be repeated")  //
+      ("output,o", po::value(&output)->value_name("DIR")->default_value(output), "folder for what is found");
+  known.add(where.description());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const auto names = faults();
-  for (const auto& name : options.only)
+  for (const auto& name : only)
     if (std::ranges::find(names, name) == names.end())
-      throw UsageError("--only: no fault '" + name + "'; self-test --list prints them");
-  const Cluster cluster = find_cluster(options.cluster);
+      throw UsageError("--only: no fault '" + name + "'; there are " + multinode::join(names, ", "));
+  auto& out = std::cout;
+  const Cluster cluster = find_cluster(where);
   int caught = 0, missed = 0, impossible = 0;
   const json places{{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
                     {"gpu", "sys/bus/pci/devices/0000:17:00.0"},
                     {"nic", "sys/bus/pci/devices/0000:a1:00.0"},
                     {"port", "sys/class/infiniband/stand_in_0/ports/1"}};
   for (const auto& fault : all_faults(places)) {
-    if (!options.only.empty() && std::ranges::find(options.only, fault.name) == options.only.end()) continue;
+    if (!only.empty() && std::ranges::find(only, fault.name) == only.end()) continue;
     auto name = fault.name;
     std::ranges::replace(name, ' ', '-');
-    const auto folder = options.folder / name;
+    const auto folder = output / name;
     std::ostringstream quiet;
     const auto files = std::filesystem::absolute(folder) / "planted";
     std::filesystem::remove_all(files);
-    auto run = run_of(fault, options, true, files);
+    auto run = run_of(fault, where, files);
     run.folder = folder;
     if (!fault.launcher.empty() && fault.launcher != cluster.launcher) {
       out << "NOT PLANTED  " << fault.name << ": " << cluster.launcher << " ends such processes itself\n" << std::flush;
@@ -171,31 +184,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
       continue;
     }
     std::filesystem::create_directories(folder);
-    Results results;
-    if (fault.compared) {
-      auto usual = run_of(fault, options, false, files);
-      usual.launches = 8;  // so that the noise of launches is known
-      usual.folder = folder / "without";
-      const auto baseline = run_checks(usual, quiet);
-      run.folder = folder / "with";
-      const auto one = run_checks(run, quiet);
-      CompareOptions comparing;
-      comparing.a = usual.folder;
-      comparing.b = run.folder;
-      comparing.folder = folder;
-      comparing.command = run.command;
-      comparing.again = [&run, &usual](bool of_a, const std::filesystem::path& where) {
-        auto again = of_a ? usual : run;
-        again.launches = 1;
-        again.folder = where;
-        std::ostringstream ignored;
-        run_checks(again, ignored);
-      };
-      const bool skipped = baseline.summary.passed == 0 || one.summary.passed == 0;
-      results = skipped ? one : compare(comparing, quiet);
-    } else {
-      results = run_checks(run, quiet);
-    }
+    const Results results = run_checks(run, quiet);
     write_whole(folder / "self-test.log", quiet.str());
 
     std::vector<Finding> findings;

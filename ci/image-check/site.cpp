@@ -18,6 +18,11 @@
 #include <set>
 
 namespace image_check {
+
+// The other members are read by read_check().
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Check, name, title, program, seconds, limit, variables, exit_status,
+                                                says, answers, transport, measures)
+
 namespace {
 
 using nlohmann::json;
@@ -39,21 +44,17 @@ Enum one_of(const json& value, const std::vector<std::string>& names) {
   return static_cast<Enum>(at - names.begin());
 }
 
-// filled() for all texts in `value`; a text that is only {name} becomes the member itself, such as a number.
+// filled() for all texts in `value`.
 json all_filled(json value, const json& members_of_each) {
   if (value.is_structured())
     for (auto& part : value) part = all_filled(part, members_of_each);
-  if (!value.is_string()) return value;
-  for (const auto& [name, member] : members_of_each.items())
-    if (value == "{" + name + "}") return member;
-  return filled(value, members_of_each);
+  return value.is_string() ? json(filled(value, members_of_each)) : value;
 }
 
 // One for each combination.
-std::vector<json> expanded(json check) {
+std::vector<json> expanded(const json& check) {
   std::vector<json> all{check};
-  const json each = check.value("each", json::array());
-  for (const json& choices : each) {
+  for (const json& choices : check.value("each", json::array())) {
     std::vector<json> more;
     for (const json& one : all)
       for (const json& choice : choices) {
@@ -62,45 +63,32 @@ std::vector<json> expanded(json check) {
       }
     all = std::move(more);
   }
-  if (each.empty()) return all;
   for (json& one : all) {
-    one.erase("each");
-    json with = json::object();
-    for (const auto& [name, value] : one.items())
-      if (!members.contains(name)) with[name] = value;
-    for (const auto& [name, value] : with.items()) one.erase(name);
-    json numbers = with;  // "seconds": "{curve}"
-    for (const auto& [name, value] : numbers.items()) with[name] = all_filled(value, numbers);
-    for (int depth = 0; depth < 2; ++depth) one = all_filled(one, with);
+    if (one.erase("each") == 0) continue;
+    const json with = one;
+    for (const auto& [name, value] : with.items())
+      if (!members.contains(name)) one.erase(name);
+    one = all_filled(one, with);
   }
   return all;
 }
 
-Measure read_measure(const json& object) {
-  only(object, {"value", "times", "over", "pattern", "metric", "unit", "better", "band", "node", "if", "unless"});
-  Measure measure;
-  for (const auto& [key, member] :
-       {std::pair{"value", &measure.value}, std::pair{"times", &measure.times}, std::pair{"over", &measure.over},
-        std::pair{"pattern", &measure.pattern}, std::pair{"band", &measure.band}, std::pair{"node", &measure.node},
-        std::pair{"unless", &measure.unless}})
-    *member = object.value(key, "");
-  object.at("metric").get_to(measure.metric);
-  object.at("unit").get_to(measure.unit);
-  object.at("better").get_to(measure.better);
-  if (measure.value.empty() == measure.pattern.empty()) throw std::runtime_error("measures needs a value or a pattern");
-  if (!measure.pattern.empty() && Pattern(measure.pattern).compiled->re_nsub != 1)
+void validate(const json& measures) {
+  only(measures, {"value", "times", "over", "pattern", "metric", "unit", "better", "band", "node", "if", "unless"});
+  for (const char* needed : {"metric", "unit", "better"}) measures.at(needed);
+  for (const auto& [key, value] : measures.items())
+    if (key == "if" ? !value.is_object() : !value.is_string())
+      throw std::runtime_error("'" + key + "' cannot be " + value.dump());
+  if (measures.contains("value") == measures.contains("pattern"))
+    throw std::runtime_error("measures needs a value or a pattern");
+  if (measures.contains("pattern") && Pattern(measures.at("pattern")).compiled->re_nsub != 1)
     throw std::runtime_error("pattern needs one group");
-  const json conditions = object.value("if", json::object());
-  for (const auto& [key, values] : conditions.items())
-    for (const json& value : values) measure.required[key].push_back(value.dump());
-  return measure;
 }
 
 Check read_check(const json& object) {
   only(object, members);
-  Check check;
-  object.at("name").get_to(check.name);
-  check.title = object.value("title", check.name);
+  auto check = object.get<Check>();
+  if (check.title.empty()) check.title = check.name;
   check.from = one_of<Suite>(object.at("suite"), {"smoke", "gate", "deep", "none"});
   if (object.contains("program") == object.contains("command"))
     throw std::runtime_error("needs a program or a command");
@@ -108,33 +96,28 @@ Check read_check(const json& object) {
     check.program = "/bin/sh";
     check.arguments = {"-c", object.at("command")};
   } else {
-    check.program = object.at("program");
     check.arguments = boost::program_options::split_unix(object.value("arguments", ""));
   }
   check.where = one_of<Where>(object.value("where", "every process"), {"every process", "every node", "once"});
   for (const json& need : object.value("needs", json::array()))
     check.needs.push_back(one_of<Need>(
         need, {"mpi", "gloo", "gpu", "rdma", "images", "several nodes", "three nodes", "several processes"}));
-  check.limit = object.value("limit", check.limit);
-  check.seconds = object.value("seconds", check.seconds);
   if (!(check.seconds > 0 && check.seconds <= check.limit))
     throw std::runtime_error("seconds must be more than 0, and no more than limit");
   check.action = one_of<Action>(object.value("action", "investigate"),
                                 {"replace the node", "drain the node", "reboot the node", "investigate"});
-  check.variables = object.value("variables", Variables());
-  check.exit_status = object.value("exit_status", 0);
-  check.says = object.value("says", std::vector<std::string>());
   for (const auto& text : check.says) Pattern{text};
-  check.answers = object.value("answers", std::map<std::string, std::string>());
-  check.transport = object.value("transport", false);
-  if (object.contains("measures")) check.measures = read_measure(object.at("measures"));
+  if (object.contains("measures")) validate(check.measures);
   return check;
 }
 
-// Whether a metric can have that name, with a size behind it: {member} in the template stands for any text.
-bool can_be(const std::string& metric, const Measure& measure) {
+// Whether they give a metric of that name, with a size behind it: {member} in the template stands for any text.
+bool can_be(const std::string& metric, const json& measures) {
+  static const std::set<std::string> of_node_check{"memory_bandwidth", "matrix_rate", "clock_skew"};
   static const std::regex special(R"([.^$*+?()[\]\\|])"), member(R"(\{[^}]*\})");
-  const auto literal = std::regex_replace(measure.metric, special, "\\$&");
+  const auto name = measures.is_null() ? "" : measures.at("metric").get<std::string>();
+  if (name == "{what}") return of_node_check.contains(metric);
+  const auto literal = std::regex_replace(name, special, "\\$&");
   return std::regex_match(metric, std::regex(std::regex_replace(literal, member, ".*") + "(, [0-9.]+ ([KMG]i)?B)?"));
 }
 
@@ -177,20 +160,8 @@ Site read_site(const std::filesystem::path& path) {
       std::ifstream file(path);
       if (!file) throw std::runtime_error("cannot be read");
       const json given = json::parse(file, nullptr, true, true);
-      only(given, {"launcher", "budgets", "kinds", "checks"});
-      const auto read = [&given](const char* name, auto& value) {
-        try {
-          if (given.contains(name)) given.at(name).get_to(value);
-        } catch (const json::type_error&) {
-          throw std::runtime_error(std::string("'") + name + "' cannot be " + given.at(name).dump());
-        }
-      };
-      read("launcher", site.launcher);
-      read("budgets", site.budgets);
-      for (const auto& [suite, seconds] : site.budgets) {
-        parse_suite(suite);
-        multinode::require_range("budgets", seconds, 1.0, 1e6);
-      }
+      only(given, {"launcher", "kinds", "checks"});
+      site.launcher = given.value("launcher", "");
       for (const json& kind : given.value("kinds", json::array())) {
         only(kind, {"nodes", "at_least", "at_most", "inventory"});
         for (const bool least : {true, false})
@@ -211,17 +182,14 @@ Site read_site(const std::filesystem::path& path) {
         throw std::runtime_error("check '" + name + "': " + error.what());
       }
     }
-    // Of node_check's findings, whose names only it knows, are those that no other check can have.
     for (const auto& threshold : thresholds) {
       bool known = false;
-      for (const bool by_name : {true, false})
-        for (auto& check : site.checks)
-          if (!known || by_name)
-            if (check.measures && (check.measures->metric != "{what}") == by_name &&
-                can_be(threshold.metric, *check.measures)) {
-              check.thresholds.push_back(threshold);
-              known = known || by_name;
-            }
+      for (auto& check : site.checks)
+        if (can_be(threshold.metric, check.measures)) {
+          check.thresholds.push_back(threshold);
+          known = true;
+        }
+      if (!known) throw std::runtime_error("kinds: no check measures '" + threshold.metric + "'");
     }
     return site;
   } catch (const std::exception& error) {
@@ -297,24 +265,21 @@ std::string site_file(const std::vector<Results>& sessions) {
     }
     if (std::isfinite(memory)) inventory["memory_gib"] = rounded(0.97 * memory);
     if (!mounts.empty()) inventory["mounts"] = mounts;
-    // Of each metric the worst of these nodes, and of a curve its largest size. What is in ms, node_check judges
-    // itself.
-    std::map<std::string, std::pair<double, json>> least, most;  // by metric: its size, and the limit
-    for (const auto& [key, measured] : metrics_of(samples)) {
-      if (std::ranges::find(nodes, key.node.empty() ? first : key.node) == nodes.end()) continue;
-      if (measured.unit == "ms") continue;
-      const double value = median(measured.values);
-      auto& [size, limit] = (measured.better == "more" ? least : most)[key.metric];
-      const double own = measured.better == "more" ? value * (1 - required_loss) : value / (1 - required_loss);
-      const bool worse =
-          limit.is_null() || (measured.better == "more" ? own < limit.get<double>() : own > limit.get<double>());
-      if (key.band_bytes > size || limit.is_null() || (key.band_bytes == size && worse)) limit = rounded(own);
-      size = std::max(size, key.band_bytes);
-    }
     json kind{{"nodes", multinode::join(nodes, "|", literally)}, {"inventory", inventory}};
-    for (const auto& [name, limits] : {std::pair{"at_least", &least}, std::pair{"at_most", &most}})
-      for (const auto& [metric, limit] : *limits)
-        kind[name][metric + (limit.first > 0 ? ", " + band_name(limit.first) : "")] = limit.second;
+    // Of each metric the worst of these nodes, and of a curve its largest size, which comes last. What is in ms,
+    // node_check judges itself.
+    std::map<std::pair<std::string, std::string>, std::pair<double, double>> limits;  // by kind and metric: size, limit
+    for (const auto& [key, measured] : metrics_of(samples)) {
+      if (measured.unit == "ms" || std::ranges::find(nodes, key.node.empty() ? first : key.node) == nodes.end())
+        continue;
+      const bool more = measured.better == "more";
+      const double value = median(measured.values),
+                   own = more ? value * (1 - required_loss) : value / (1 - required_loss);
+      auto& [size, limit] = limits[{more ? "at_least" : "at_most", key.metric}];
+      if (limit == 0 || size != key.band_bytes || (more ? own < limit : own > limit)) limit = own;
+      size = key.band_bytes;
+    }
+    for (const auto& [name, of] : limits) kind[name.first][name_of({name.second, of.first, ""})] = rounded(of.second);
     all.push_back(kind);
   }
   return "// Written by image-check site from " + std::to_string(sessions.size()) +

@@ -18,9 +18,8 @@ struct Kind {
 };
 
 struct Site {
-  std::vector<Check> checks;              // in the order in which they run
-  std::string launcher;                   // "": auto
-  std::map<std::string, double> budgets;  // seconds, by suite
+  std::vector<Check> checks;  // in the order in which they run
+  std::string launcher;       // "": auto
   std::vector<Kind> kinds;
 };
 

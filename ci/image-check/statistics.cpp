@@ -88,30 +88,7 @@ Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn) {
           std::max(limit + times(missed) * deviation, limit / 2 + times(missed / (1 + fresh)) * std::sqrt(of_one))};
 }
 
-bool drifts(const Sessions& sessions, std::size_t metrics) {
-  const double count = static_cast<double>(sessions.size()), freedom = count - 2, middle = (count - 1) / 2;
-  if (freedom < 2) return false;
-  std::vector<double> medians;
-  for (const auto& session : sessions) medians.push_back(median(logarithms(session)));
-  const double mean = std::accumulate(medians.begin(), medians.end(), 0.0) / count;
-  double along = 0, times = 0;  // sums of squares of the places, and of the products with the values
-  for (std::size_t i = 0; i < medians.size(); ++i) {
-    const double place = static_cast<double>(i) - middle;
-    along += place * place;
-    times += place * (medians[i] - mean);
-  }
-  const double slope = times / along, rest = std::max(0.0, squares(medians, mean) - slope * times);
-  // What is below the least limit in all sessions together is no drift that matters.
-  if (std::abs(slope) * count < std::log(1.03)) return false;
-  const boost::math::students_t student(freedom);
-  const double rate = 0.05 / static_cast<double>(metrics) / 2;
-  return std::abs(slope) >
-         boost::math::quantile(boost::math::complement(student, rate)) * std::sqrt(rest / freedom / along);
-}
-
-bool is_evidence(const Comparison& comparison) {
-  return comparison.verdict != "no evidence" && comparison.verdict != "drifts";
-}
+bool is_evidence(const Comparison& comparison) { return comparison.verdict != "no evidence"; }
 
 Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics, bool in_turn,
                           double required) {

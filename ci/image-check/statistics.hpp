@@ -49,16 +49,12 @@ inline constexpr double unseen = 100;
 // A that were taken in turn (`in_turn`), the noise between sessions cancels, and that of launches alone counts.
 Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn);
 
-// Whether the sessions, in their order in time, follow a line that is not level: what comes next is then not what they
-// were. Student's t of the slope at 5 % / `metrics`; four sessions or more are needed.
-bool drifts(const Sessions& sessions, std::size_t metrics);
-
 // Compares `b` with the baseline, without fresh launches: same, worse (a suspect: beyond half of the limit), better, or
 // no evidence: the metric cannot see a loss of `required`, and the loss is not larger than what it can see. `metrics`
 // is the number of metrics that are compared.
 Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
                           bool in_turn = false, double required = required_loss);
-bool is_evidence(const Comparison& comparison);  // the verdict is neither "no evidence" nor "drifts"
+bool is_evidence(const Comparison& comparison);
 
 // Judges a suspect by fresh launches of A and B, taken in turn; without those of A the baseline stands. It is worse if
 // the median of B is beyond the limit and each value of B is beyond half of it, or if B has fewer than fresh_launches

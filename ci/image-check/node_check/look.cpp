@@ -5,14 +5,12 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 #include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -59,21 +57,14 @@ Finding limit(const std::string& what, __rlimit_resource resource, const std::st
 
 // With an address by which others reach this node: bridges and the ends of containers' networks have random names.
 std::vector<std::string> interfaces() {
-  ifaddrs* first = nullptr;
-  multinode::check_errno(getifaddrs(&first), "getifaddrs");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(first, &freeifaddrs);
-  std::set<std::string> names;
-  for (const ifaddrs* a = first; a != nullptr; a = a->ifa_next) {
-    if (a->ifa_addr == nullptr || !(a->ifa_flags & IFF_RUNNING) || (a->ifa_flags & IFF_LOOPBACK)) continue;
-    const bool v6 = a->ifa_addr->sa_family == AF_INET6;
-    if (a->ifa_addr->sa_family == AF_INET ||
-        (v6 && !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(a->ifa_addr)->sin6_addr)))
-      names.insert(a->ifa_name);
-  }
   std::vector<std::string> texts;
-  for (const std::string& name : names) {
-    const auto mtu = multinode::read_text("/sys/class/net/" + name + "/mtu");
-    texts.push_back(name + (mtu ? " mtu " + *mtu : ""));
+  for (const auto& [name, addresses] : multinode::addresses_by_interface()) {
+    const auto is_local = [](const std::string& address) {
+      return address.starts_with("127.") || address.starts_with("::1/") || address.starts_with("fe80:");
+    };
+    const std::filesystem::path folder = "/sys/class/net/" + name;
+    if (std::ranges::all_of(addresses, is_local) || multinode::read_text(folder / "operstate") == "down") continue;
+    texts.push_back(name + " mtu " + multinode::read_text(folder / "mtu").value_or("unknown"));
   }
   return texts;
 }
@@ -105,6 +96,15 @@ std::filesystem::path temporary_folder() {
   return given && *given ? given : "/tmp";
 }
 
+std::filesystem::path folder_of_examples() {
+  auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  while (!std::filesystem::exists(folder / "01-environment/explore")) {
+    if (folder == folder.parent_path()) return {};
+    folder = folder.parent_path();
+  }
+  return folder;
+}
+
 Findings look_at_limits(const std::filesystem::path& root, const std::filesystem::path& tmp) {
   const bool rdma = !rdma_ports(root / "sys").empty();
   Findings all{
@@ -132,13 +132,14 @@ Findings look_at_limits(const std::filesystem::path& root, const std::filesystem
   all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "equal", true, ""});
   all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
                                "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
-                               "(--shm-size=1g or --ipc=host of a container)"));
-  all.push_back(look_at_folder("tmp", tmp, 0x1p26, "make room, or let TMPDIR name a folder that can be written"));
+                               "(--shm-size=1g or --ipc=host of a container)",
+                               20));
+  all.push_back(look_at_folder("tmp", tmp, 0x1p26, "make room, or let TMPDIR name a folder that can be written", 5000));
   return all;
 }
 
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
-                       const std::string& what_to_do) {
+                       const std::string& what_to_do, double most_ms) {
   Finding finding{what + "_bytes", nullptr, "bytes", "equal", false, ""};
   const auto wrong = [&](const std::string& why) {
     finding.why = folder.string() + " " + why + ": " + what_to_do;
@@ -170,10 +171,18 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
     return cannot_write(written < 0 ? errno : ENOSPC);
   if (pread(file.get(), back.data(), back.size(), 0) != std::ssize(back) || back != text)
     return wrong("gives back other data than were written");
+  double sync_ms = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    if (pwrite(file.get(), text.data(), 4096, 0) != 4096 || fsync(file.get()) != 0) return cannot_write(errno);
+    sync_ms = std::min(sync_ms, 1000 * multinode::seconds_since(start));
+  }
 
   const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
   if (size < needed) return wrong("has only " + gib(size));
   if (free < needed) return full("with " + gib(free) + " free");
+  if (sync_ms > most_ms)
+    return wrong(fmt::format("takes {:.0f} ms to sync 4 KiB (look at its disk, LD_PRELOAD and tracers)", sync_ms));
   finding.ok = true;
   finding.why = gib(free) + " free";
   return finding;
@@ -218,40 +227,6 @@ Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseco
       add(wrong, folder + " is stale (" + std::strerror(error) + ")");
   if (!wrong.empty()) wrong += ": look at the file server and its network, and mount it again";
   return {"mounts", multinode::join(all), "", "equal", wrong.empty(), wrong};
-}
-
-Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory) {
-  Findings all;
-  for (const auto& [what, where, most_ms] :
-       {std::tuple{"sync_time", folder, 5000.0}, std::tuple{"sync_in_memory", memory, 20.0}}) {
-    std::string name = (where / "node_check-XXXXXX").string();
-    const multinode::Descriptor file(mkstemp(name.data()));
-    if (!file) {
-      all.push_back(absent(what, where.string() + " cannot be written"));  // look_at_folder() says so
-      continue;
-    }
-    unlink(name.c_str());
-    const std::string block(4096, 'x');
-    double best = 1e9;
-    bool written = true;
-    for (int round = 0; written && round < 5; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      written = pwrite(file.get(), block.data(), block.size(), 0) == std::ssize(block) && fsync(file.get()) == 0;
-      best = std::min(best, 1000 * multinode::seconds_since(start));
-    }
-    const bool full = !written && (errno == ENOSPC || errno == EDQUOT);
-    Finding finding{what, best, "ms", "less", best < most_ms, where.string()};
-    if (!written)
-      finding =
-          full ? absent(what, where.string() + " is full") : faulty(what, "cannot sync a file in " + where.string());
-    if (where == memory && finding.ok == true) finding = {what, nullptr, "", "equal", true, where.string()};  // no rate
-    if (written && best >= most_ms)
-      finding.why += fmt::format(" takes {:.0f} ms to sync 4 KiB: look at {}", best,
-                                 where == memory ? "LD_PRELOAD, /etc/ld.so.preload and tracers, as memory needs no time"
-                                                 : "the disk or the file server");
-    all.push_back(finding);
-  }
-  return all;
 }
 
 Gpus gpus_of_driver(const std::filesystem::path& root) {
@@ -368,18 +343,16 @@ bool matches(const json& text, const std::string& pattern) {
 }  // namespace
 
 void check_inventory(const json& wanted) {
-  static const std::set<std::string> counts{"gpus", "rdma_ports", "rdma_gbit_per_s", "cpus", "memory_gib"},
-      patterns{"gpu", "driver"};
+  static const std::map<std::string, json> known{{"gpus", 0},    {"rdma_ports", 0},        {"rdma_gbit_per_s", 0},
+                                                 {"cpus", 0},    {"memory_gib", 0},        {"gpu", ""},
+                                                 {"driver", ""}, {"mounts", json::array()}};
   for (const auto& [name, value] : wanted.items()) {
-    const bool count = counts.contains(name) && value.is_number() && value >= 0,
-               pattern = patterns.contains(name) && value.is_string();
-    if (pattern) std::regex{value.get<std::string>()};
-    if (name == "mounts")
-      (void)value.get<std::vector<std::string>>();
-    else if (!counts.contains(name) && !patterns.contains(name))
-      throw std::runtime_error("inventory: unknown member '" + name + "'");
-    else if (!count && !pattern)
+    const auto kind = known.find(name);
+    if (kind == known.end()) throw std::runtime_error("inventory: unknown member '" + name + "'");
+    if (std::string(value.type_name()) != kind->second.type_name() || (value.is_number() && value < 0))
       throw std::runtime_error("inventory: '" + name + "' cannot be " + value.dump());
+    if (value.is_string()) std::regex{value.get<std::string>()};
+    if (value.is_array()) (void)value.get<std::vector<std::string>>();
   }
 }
 

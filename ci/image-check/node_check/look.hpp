@@ -55,13 +55,17 @@ double memory_bytes();
 
 std::filesystem::path temporary_folder();  // TMPDIR or /tmp
 
+// The build folder around this program that has 01-environment, 02-mpi ...; "": there is none.
+std::filesystem::path folder_of_examples();
+
 // memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `root`/sys need memlock.
 // `tmp` is the folder of temporary files.
 Findings look_at_limits(const std::filesystem::path& root = "/", const std::filesystem::path& tmp = temporary_folder());
 
-// One folder: its size, whether a file can be written, and whether `needed` bytes are free.
+// One folder: its size, whether a file can be written, whether `needed` bytes are free, and whether 4 KiB reach its
+// disk in time. In memory they need no time, unless something intercepts system calls.
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
-                       const std::string& what_to_do);
+                       const std::string& what_to_do, double most_ms);
 
 // GPUs as a library sees them.
 struct Gpus {
@@ -90,10 +94,6 @@ std::vector<std::pair<std::string, std::string>> mounts_in(const std::filesystem
 // Disks and file servers that are mounted, by `root`/proc/self/mounts. File servers must answer by then; none can hang
 // this.
 Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseconds timeout = std::chrono::seconds(2));
-
-// How long a file of 4 KiB takes to reach the disk of `folder`. In /dev/shm, where nothing is to be written, it takes
-// no time, unless something intercepts system calls.
-Findings look_at_sync(const std::filesystem::path& folder, const std::filesystem::path& memory = "/dev/shm");
 
 // What a site file says of its nodes (../reference.md).
 // Throws std::runtime_error for an unknown member, and for a value of another type.

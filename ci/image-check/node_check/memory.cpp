@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,7 +19,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <set>
@@ -42,16 +42,7 @@ constexpr double factor = 3;
 double b_at(std::size_t i) { return static_cast<double>(i % 1021); }
 double c_at(std::size_t i) { return static_cast<double>(i / 1021 % 4096); }
 
-double last_level_cache() {
-  double largest = 0;
-  for (int index = 0; index < 8; ++index) {
-    std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
-    double size = 0;
-    char unit = ' ';
-    if (in >> size >> unit) largest = std::max(largest, size * (unit == 'M' ? 0x1p20 : 0x1p10));
-  }
-  return largest;
-}
+const char* const what_slows = ": look at the CPU governor, huge pages and the cgroup's cpu.max";
 
 void bind_to(int cpu) {  // so that a thread's memory stays near it; where that is refused, the rate is what it is
   cpu_set_t one;
@@ -68,23 +59,20 @@ double cpu_seconds(clockid_t clock) {
 
 }  // namespace
 
-std::size_t array_length(double cache_bytes, double most_bytes) {
-  const double bytes = std::min(std::max(4 * cache_bytes, 0x1p26), most_bytes / 3);
-  return static_cast<std::size_t>(bytes / sizeof(double));
-}
-
-std::string why_slow_memory(double rate, const std::filesystem::path& root) {
-  if (rate >= least_of_a_core) return "";
-  return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, likely_causes(root));
+std::string why_slow_memory(double rate) {
+  if (rate >= 1e9) return "";
+  return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, what_slows);
 }
 
 Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::vector<int> cpus = multinode::allowed_cpus();
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
-  // An eighth of the memory, and what a slow core gets through in time.
-  const double cache = last_level_cache();
-  const double passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers));
-  const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
+  // Each array is four times the last-level cache (STREAM's rule) and 64 MiB at least. But all three together take no
+  // more than an eighth of the memory, and what a slow core gets through in time.
+  const double cache = static_cast<double>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE))),
+               passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers)),
+               most = std::min(memory_bytes() / 8, passable) / 3;
+  const auto length = static_cast<std::size_t>(std::min(std::max(4 * cache, 0x1p26), most) / sizeof(double));
   const auto memory = std::make_unique_for_overwrite<double[]>(3 * length);
   double *const a = memory.get(), *const b = a + length, *const c = b + length;
   constexpr double never = std::numeric_limits<double>::infinity();
@@ -126,10 +114,12 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   }
 
   const double bytes = static_cast<double>(length * sizeof(double));
-  std::string sizes =
-      "triad, " + std::to_string(workers) + " threads, 3 arrays of " + std::to_string(length >> 17) + " MiB";
-  if (bytes < 4 * cache) sizes += ", not 4 times the cache of " + std::to_string(std::lround(cache / 0x1p20)) + " MiB";
-  Finding finding{"memory_bandwidth", 3 * bytes / triad / 1e9, "GB/s", "more", true, sizes};
+  Finding finding{"memory_bandwidth",
+                  3 * bytes / triad / 1e9,
+                  "GB/s",
+                  "more",
+                  true,
+                  fmt::format("triad, {} threads, 3 arrays of {} MiB", workers, length >> 17)};
   const double rate = 3 * bytes / static_cast<double>(workers) / of_a_core;
   if (const auto slow = why_slow_memory(rate); !slow.empty()) {
     finding.ok = false;
@@ -141,22 +131,6 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
                   " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)";
   }
   return finding;
-}
-
-std::string likely_causes(const std::filesystem::path& root) {
-  const auto cpufreq = root / "sys/devices/system/cpu/cpu0/cpufreq";
-  std::string text;
-  // intel_pstate's powersave is as fast as it must be.
-  if (multinode::read_text(cpufreq / "scaling_governor") == "powersave" &&
-      multinode::read_text(cpufreq / "scaling_driver") != "intel_pstate")
-    text += "; the CPU governor is powersave: cpupower frequency-set -g performance";
-  if (multinode::read_text(root / "sys/kernel/mm/transparent_hugepage/enabled").value_or("").find("[never]") !=
-      std::string::npos)
-    text += "; transparent huge pages are off: echo madvise to /sys/kernel/mm/transparent_hugepage/enabled";
-  if (const auto cpus = multinode::read_cgroup(root).cpus;
-      cpus && *cpus < static_cast<double>(multinode::allowed_cpus().size()))
-    text += fmt::format("; the cgroup allows only {:g} CPUs: raise cpu.max", *cpus);
-  return text;
 }
 
 std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
@@ -182,7 +156,7 @@ std::string why_slow(double rate, std::optional<double> peak, const std::string&
   if (!peak || rate >= *peak / 8) return "";
   const auto text = fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}", rate / 1e9, *peak / 1e9);
   for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
-    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + likely_causes();
+    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + what_slows;
   return text + ": " + (library.empty() ? "the BLAS" : library) +
          " is probably the reference BLAS; install OpenBLAS (apt install libopenblas0-pthread), BLIS or MKL, and see "
          "ldd";
@@ -219,8 +193,6 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
   }
   const double rate = 2.0 * n * n * n / best;
   Finding finding{"matrix_rate", rate / 1e9, "GFLOP/s", "more", true, "dgemm, n = 512, by the CPU time of one core"};
-  if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
-    finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
   const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
   if (const auto slow = why_slow(rate, peak, library_of_products()); !slow.empty()) {
     finding.ok = false;

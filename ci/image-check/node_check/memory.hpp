@@ -3,7 +3,6 @@
 
 #include "look.hpp"
 
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -11,20 +10,12 @@ namespace node_check {
 
 // STREAM's triad, a[i] = b[i] + s * c[i], on all CPUs: the best of the repeats that fit into `seconds`; 24 bytes an
 // element (McCalpin, "Memory Bandwidth and Machine Balance", 1995). Every element is checked
-// afterwards. `corrupt`: one bit of a is turned before. Wrong, too, where a core is below least_of_a_core.
+// afterwards. `corrupt`: one bit of a is turned before. Wrong, too, where a core is too slow.
 Finding measure_memory_bandwidth(double seconds, bool corrupt);
 
-// Bytes per second of its CPU time that a core moves at least; any server's does ten times as much. Why `rate` is too
-// low, with likely_causes(); "": it is not.
-inline constexpr double least_of_a_core = 1e9;
-std::string why_slow_memory(double rate, const std::filesystem::path& root = "/");
-
-// What may make all of a node slow: the CPU's governor, huge pages that are off, a cgroup's limit. "; ..." or "".
-std::string likely_causes(const std::filesystem::path& root = "/");
-
-// Elements an array: four times the last-level cache (STREAM's rule) and 64 MiB at least, but all three together no
-// more than `most_bytes`.
-std::size_t array_length(double cache_bytes, double most_bytes);
+// Why a core that moves `rate` bytes per second of its CPU time is too slow: any server's moves ten times as much as
+// the limit, 1 GB/s. "": it is not.
+std::string why_slow_memory(double rate);
 
 // The rate of matrix products through CBLAS on one core, by its CPU time, so that other work on the node does not lower
 // it. Wrong, too, where it is far below the peak because of its library.

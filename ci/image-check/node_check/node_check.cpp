@@ -37,7 +37,7 @@ namespace po = boost::program_options;
 
 struct Options {
   multinode::CommonOptions common;
-  std::vector<std::string> only, skip;
+  std::vector<std::string> only;
   double seconds = 0.5;
   std::filesystem::path tmp = temporary_folder(), root = "/";
   int corrupt = -1;
@@ -68,11 +68,8 @@ std::optional<Gpus> gpus_of_cuda() {
 
 // The bytes of all programs of the examples around this one, which each rank may have from another place.
 Findings look_at_programs(World&, const Options&) {
-  auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  while (!std::filesystem::exists(folder / "01-environment/explore")) {
-    if (folder == folder.parent_path()) return {absent("programs", "the examples are not around node_check")};
-    folder = folder.parent_path();
-  }
+  const auto folder = folder_of_examples();
+  if (folder.empty()) return {absent("programs", "the examples are not around node_check")};
   std::map<std::string, std::size_t> hashes;  // in the order of their names
   for (const auto& chapter : std::filesystem::directory_iterator(folder)) {
     if (!std::isdigit(static_cast<unsigned char>(chapter.path().filename().string()[0]))) continue;
@@ -120,7 +117,6 @@ const std::vector<Look>& looks() {
       {"limits", false, [](World&, const Options& o) { return look_at_limits(o.root, o.tmp); }},
       {"devices", false, [](World&, const Options& o) { return look_at_devices(o.root / "sys", gpus_of_cuda()); }},
       {"mounts", false, [](World&, const Options& o) { return Findings{look_at_mounts(o.root)}; }},
-      {"sync", false, [](World&, const Options& o) { return look_at_sync(o.tmp); }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) {
          return Findings{measure_memory_bandwidth(o.seconds, corrupt_here(world, o))};
@@ -132,15 +128,12 @@ const std::vector<Look>& looks() {
   return all;
 }
 
-bool chosen(const Options& options, const std::string& name) {
-  const auto in = [&name](const auto& names) { return std::ranges::find(names, name) != names.end(); };
-  return (options.only.empty() || in(options.only)) && !in(options.skip);
-}
-
 Findings look(World& world, const Options& options) {
   Findings all;
   for (const Look& one : looks()) {
-    if (!chosen(options, one.name)) continue;
+    const bool chosen = options.only.empty() ? one.name != std::string("programs")
+                                             : std::ranges::find(options.only, one.name) != options.only.end();
+    if (!chosen) continue;
     world.barrier(one.name);  // nothing measures while another rank of its node works
     if (!one.every_rank && world.local_rank() != 0) continue;
     const auto inside = one.every_rank ? nullptr
@@ -169,6 +162,7 @@ int report(World& world, const Options& options, const Findings& findings) {
 
   multinode::JsonLines lines(options.common.json);
   lines.write(multinode::fingerprint(world));
+  multinode::Table table({"", "what", "rank", "host", "value", "unit", "why"});
   int right = 0, wrong = 0, absent = 0;
   for (const std::string& of_rank : all)
     for (const json& one : json::parse(of_rank)) {
@@ -177,17 +171,17 @@ int report(World& world, const Options& options, const Findings& findings) {
       const std::string what = one.at("what"), why = one.at("why");
       ++(ok.is_null() ? absent : ok == true ? right : wrong);
       if (ok == false) std::cerr << "node_check: " + what + ": " + why + "\n" << std::flush;
-      std::cout << fmt::format("{:<8}{:<22} rank {} on {}: {} {}  {}\n",
-                               ok.is_null() ? "absent"
-                               : ok == true ? "ok"
-                                            : "WRONG",
-                               what, one.at("rank").dump(), one.at("host").get<std::string>(),
-                               value.is_string()         ? value.get<std::string>()
-                               : value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
-                               : value.is_null()         ? ""
-                                                         : value.dump(),
-                               one.at("unit").get<std::string>(), why);
+      table.add({ok.is_null() ? "absent"
+                 : ok == true ? "ok"
+                              : "WRONG",
+                 what, "rank " + one.at("rank").dump(), one.at("host"),
+                 value.is_string()         ? value.get<std::string>()
+                 : value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
+                 : value.is_null()         ? ""
+                                           : value.dump(),
+                 one.at("unit"), why});
     }
+  table.print(std::cout);
   std::cout << right << " right, " << wrong << " wrong, " << absent << " absent\n" << std::flush;
   return wrong ? multinode::exit_wrong : right ? multinode::exit_right : multinode::exit_hardware_absent;
 }
@@ -199,8 +193,7 @@ int main(int argc, char** argv) {
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options.add_options()
-    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names).c_str())
-    ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
+    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names + "; default: all but programs").c_str())
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
     ("tmp", po::value(&options.tmp)->value_name("DIR"), "folder for temporary files (default: TMPDIR or /tmp)")
@@ -210,10 +203,9 @@ int main(int argc, char** argv) {
   // clang-format on
   program.validate = [&] {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
-    for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})
-      for (const std::string& name : *given)
-        if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
-          throw multinode::UsageError(std::string(option) + ": there is no '" + name + "'; there are " + names);
+    for (const std::string& name : options.only)
+      if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
+        throw multinode::UsageError("--only: there is no '" + name + "'; there are " + names);
     // Ranks wait for those that measure.
     options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));
   };

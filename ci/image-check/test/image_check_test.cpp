@@ -15,11 +15,11 @@
 
 #include <iterator>
 #include <regex>
+#include <sstream>
 
 namespace image_check::image_check_test {
 
 using namespace multinode::testing;
-using multinode::testing::text_of;  // not of a matrix
 using namespace std::chrono_literals;
 
 class ImageCheck : public ::testing::Test {
@@ -56,24 +56,20 @@ TEST_F(ImageCheck, WrongCommandLines) {
     EXPECT_SAYS(result.err, says);
   };
   wrong({}, "image-check: no command");
-  wrong({"test"}, "unknown command 'test'");
   wrong({"run", "--suite", "quick"}, "--suite: 'quick' is none of smoke, gate, deep");
   wrong({"run", "--only", "wirin"}, "--only: no check 'wirin'");
   wrong({"run", "--require", "gpus"}, "--require: no check 'gpus'");
   wrong({"run", "--launcher", "prun"}, "--launcher: 'prun' is none of");
-  wrong({"node", "--budget", "soon"}, "--budget: 'soon' is not a number of seconds");
+  wrong({"node", "--budget", "0"}, "budget must be from 1");
   wrong({"node", "--site", "/nowhere"}, "--site: /nowhere: cannot be read");
-  wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in /nowhere");
+  wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in '/nowhere'");
   wrong({"run", "--budget", "2", "-o", out()}, "more than the budget");
   wrong({"compare", "a"}, "name two folders");
-  wrong({"compare", out("none"), out("none")}, "cannot read ");
   wrong({"report", out("none")}, "cannot read ");
-  for (const std::vector<std::string>& none_or_two : {{"report"}, std::vector<std::string>{"report", "a", "b"}})
-    wrong(none_or_two, "report: name the folder");
+  wrong({"report", "a", "b"}, "report: name the folder");
   wrong({"self-test", "--only", "a fire"}, "no fault 'a fire'");
   wrong({"paths", "--hosts", "a,b"}, "2 nodes cannot tell which one is bad");
-  wrong({"paths", "--hosts", "a,b,c", "--launcher", "mnrun", "--rails", "eth1"},
-        "--rails: mnrun's Gloo does not choose");
+  wrong({"paths", "--hosts", "a,b,c", "--launcher", "mnrun"}, "--launcher: mnrun starts programs on one node");
 }
 
 // No mpirun on the PATH: image.adoption.
@@ -120,37 +116,18 @@ exit $status)");
 }
 
 TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {
-  auto result = image_check({"node", "--budget", "20s", "--json", out("node.json")}, {{"CUDA_VISIBLE_DEVICES", "-1"}});
+  auto result = image_check({"node", "--budget", "20", "--json", out("node.json")}, {{"CUDA_VISIBLE_DEVICES", "-1"}});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_TRUE(
       std::regex_match(result.out, std::regex("image-check: [^ ]+: ok: [0-9]+ passed, [0-9]+ not applicable, .*\n")))
       << result.out;
   EXPECT_SAYS(text_of(out("node.json")), "\"what\":\"shm_bytes\"");
 
-  // In a job: its variables must not make it look for other ranks.
-  result = image_check({"node"}, {{"CUDA_VISIBLE_DEVICES", "-1"}, {"PMIX_RANK", "1"}, {"SLURM_PROCID", "1"}});
-  EXPECT_EQ(result.status, 0) << result.all();
-
   result = image_check({"node"}, {{"CUDA_VISIBLE_DEVICES", "-1"}, {"TMPDIR", "/proc"}});
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.out, ": FAIL: tmp_bytes: ");
   EXPECT_SAYS(result.out, ": /proc cannot be written ");
   EXPECT_EQ(occurrences(result.out, "\n"), 1U);
-}
-
-TEST_F(ImageCheck, ANodeHasWhatItsSiteSays) {
-  const auto result_with = [&](const std::string& kind) {
-    folder_.write("site.json", R"({"kinds": [{"nodes": )" + kind + "}]}");
-    return image_check({"node", "--site", folder_ / "site.json"});
-  };
-  auto result = result_with(R"(".*", "inventory": {"cpus": 1, "mounts": ["/proc"]})");
-  EXPECT_EQ(result.status, 0) << result.all();
-  result = result_with(R"(".*", "inventory": {"gpus": 8, "mounts": ["/scratch of none"]})");
-  EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.out, "gpus is 0, and at least 8 is wanted; /scratch of none is not mounted");
-  result = result_with(R"("gn[0-9]+none")");
-  EXPECT_EQ(result.status, 2) << result.all();
-  EXPECT_SAYS(result.err, "no member of 'kinds' matches the node");
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -182,12 +159,12 @@ int statvfs(const char* path, void* space) {
   if (run({"cc", "-w", "-shared", "-fPIC", source, "-o", library, "-ldl"}).status != 0) GTEST_SKIP() << "no C compiler";
   folder_.write("proc/self/mounts", "server:/home /hangs nfs4 rw 0 0\nserver:/ / lustre rw 0 0\n");
   std::map<std::string, std::string> environment{{"LD_PRELOAD", library}, {"CUDA_VISIBLE_DEVICES", "-1"}};
-  auto result = image_check({"node", "--budget", "60s", "--root", folder_.path()}, environment);
+  auto result = image_check({"node", "--budget", "60", "--root", folder_.path()}, environment);
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.out, "FAIL: mounts: ");
   EXPECT_SAYS(result.out, ": /hangs does not answer: look at the file server");
   environment["TMPDIR"] = "/hangs";
-  result = image_check({"node", "--budget", "2s"}, environment);
+  result = image_check({"node", "--budget", "2"}, environment);
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.out, ": FAIL: the node did not answer within 1.2 s (60 % of --budget)");
 }
@@ -214,7 +191,7 @@ void expect_caught(const std::string& folder, const std::vector<std::string>& fa
 
 TEST(SelfTest, SlowAllFaults) {
   const TemporaryFolder folder;
-  EXPECT_GE(faults().size(), 19U);
+  EXPECT_GE(faults().size(), 18U);
   expect_caught(folder.path(), faults(), "auto");
 }
 
@@ -225,7 +202,7 @@ TEST(SelfTest, SomeFaults) {
 }
 
 TEST_F(ImageCheck, ASiteFileAddsChecksAndThresholds) {
-  folder_.write("site.json", R"({"launcher": "mnrun", "budgets": {"smoke": 70},
+  folder_.write("site.json", R"({"launcher": "mnrun",
     "kinds": [{"nodes": ".*", "at_least": {"disk": 5}}],
     "checks": [{"name": "disk", "suite": "none", "command": "cat $SPEED", "where": "once",
                 "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})");
@@ -236,7 +213,6 @@ TEST_F(ImageCheck, ASiteFileAddsChecksAndThresholds) {
   };
   auto result = run_with("bw=7GB/s");
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "budget 70 s, ");
   EXPECT_EQ(read_results(out()).samples.at(0).value, 7);
   result = run_with("bw=4GB/s");
   EXPECT_EQ(result.status, 1);
@@ -251,34 +227,29 @@ TEST_F(ImageCheck, ASiteFileAddsChecksAndThresholds) {
 TEST_F(ImageCheck, LinksAndPipesOfAnotherUserLeadNowhere) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
   chmod(folder_.path().c_str(), 0755);
-  const std::string users = out("users"), roots = out("roots");
-  for (const std::string& folder : {users, roots}) std::filesystem::create_directory(folder);
   folder_.write("roots/precious", "keep me");
-  ASSERT_EQ(chown(users.c_str(), 65534, 65534), 0);
-  // Checks after the user ran this script in an empty folder; returns the exit status.
-  const auto check_after = [&](const std::string& script) {
-    for (const auto& entry : std::filesystem::directory_iterator(users)) std::filesystem::remove_all(entry);
-    const std::string words = "cd " + users + "; mkdir -p out; " + script;
-    const auto user = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", words});
+  const std::string names = "results.jsonl report.html junit.xml metrics.prom logs/wiring-0.log files/wiring-0.jsonl";
+  int number = 0;
+  for (const std::string how : {"ln -s $0/roots/precious", "ln -s $0/roots/new", "mkfifo", ""}) {
+    const std::string users = out("users-" + std::to_string(++number));
+    std::filesystem::create_directory(users);
+    ASSERT_EQ(chown(users.c_str(), 65534, 65534), 0);
+    const std::string script =
+        how.empty()  // whole folders
+            ? "ln -s $0/roots out/logs; ln -s $0/roots out/files"
+            : "mkdir out/logs out/files; for name in " + names + "; do " + how + " out/$name; done";
+    const auto user = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec",
+                           "cd " + users + "; mkdir out; " + script, folder_.path()});
     EXPECT_EQ(user.status, 0) << user.all();
     const auto result = image_check({"run", "--only", "wiring", "--launcher", "mnrun", "-o", users + "/out"});
-    EXPECT_EQ(text_of(roots + "/precious"), "keep me\n");
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(roots), std::filesystem::directory_iterator()), 1);
-    return result;
-  };
-  const std::vector<std::string> names{"results.jsonl",      "report.html",       "junit.xml",           "metrics.prom",
-                                       "files/packages.txt", "logs/wiring-0.log", "files/wiring-0.jsonl"};
-  for (const std::string& how : {"ln -s " + roots + "/precious ", "ln -s " + roots + "/new-", std::string("mkfifo ")}) {
-    std::string script = "mkdir out/logs out/files; ";
-    for (const auto& name : names)
-      script += how + (how.ends_with("-") ? std::to_string(script.size()) + " " : "") + "out/" + name + "; ";
-    const auto result = check_after(script);
     EXPECT_EQ(result.status, 0) << result.all();
-    for (const auto& name : names)
+    EXPECT_EQ(text_of(folder_ / "roots/precious"), "keep me\n");
+    const std::filesystem::directory_iterator of_root(folder_ / "roots");
+    EXPECT_EQ(std::distance(begin(of_root), end(of_root)), 1);
+    std::istringstream words(names);
+    for (std::string name; words >> name;)
       EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(users + "/out/" + name))) << name;
   }
-  // Whole folders.
-  EXPECT_EQ(check_after("ln -s " + roots + " out/logs; ln -s " + roots + " out/files").status, 0);
 }
 
 }  // namespace image_check::image_check_test

@@ -20,9 +20,8 @@ using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
-Outcome run(const std::vector<Command>& commands, const TemporaryFolder& folder,
-            std::chrono::milliseconds deadline = 60s, const Variables& variables = {}) {
-  return Processes(commands, variables, folder / "log", deadline).end();
+Outcome run(const Command& command, const TemporaryFolder& folder, const Variables& variables = {}) {
+  return Processes(command, variables, folder / "log", 60s).end();
 }
 Command shell(const std::string& text) { return {"sh", "-c", text}; }
 Command sleeper(const std::filesystem::path& pid_file) {
@@ -36,23 +35,22 @@ pid_t written_pid(const std::filesystem::path& path) {
 
 TEST(Processes, StatusAndOutput) {
   const TemporaryFolder folder;
-  EXPECT_EQ(run({shell("echo out; echo err >&2; exit 3")}, folder).exit_status, 3);
+  EXPECT_EQ(run(shell("echo out; echo err >&2; exit 3"), folder).exit_status, 3);
   EXPECT_EQ(text_of(folder / "log"), "out\nerr\n");
-  EXPECT_EQ(run({shell("kill -9 $$")}, folder).exit_status, 128 + SIGKILL);
-  EXPECT_EQ(run({shell("exit $N")}, folder, 60s, {{"N", "5"}}).exit_status, 5);
-  EXPECT_EQ(run({{"/nowhere/program"}}, folder).exit_status, 127);
-  EXPECT_NE(text_of(folder / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
-  EXPECT_EQ(run({shell("exit 0"), shell("sleep 0.3; exit 4")}, folder).exit_status, 4);  // the first that is not right
-  EXPECT_EQ(run({shell("sleep 0.2 & exit 0")}, folder).left_over, 0);                    // it has a moment to end
-  const auto before = signal(SIGCHLD, SIG_IGN);                                          // by `trap '' CHLD` in a shell
-  EXPECT_EQ(run({shell("exit 4")}, folder).exit_status, 4);
+  EXPECT_EQ(run(shell("kill -9 $$"), folder).exit_status, 128 + SIGKILL);
+  EXPECT_EQ(run(shell("exit $N"), folder, {{"N", "5"}}).exit_status, 5);
+  EXPECT_EQ(run({"/nowhere/program"}, folder).exit_status, 127);
+  EXPECT_NE(text_of(folder / "log").find("cannot start '/nowhere/program': no such file"), std::string::npos);
+  EXPECT_EQ(run(shell("sleep 0.2 & exit 0"), folder).left_over, 0);  // it has a moment to end
+  const auto before = signal(SIGCHLD, SIG_IGN);                      // by `trap '' CHLD` in a shell
+  EXPECT_EQ(run(shell("exit 4"), folder).exit_status, 4);
   signal(SIGCHLD, before);
 }
 
 TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
   const TemporaryFolder folder;
   const auto outcome =
-      Processes({shell("trap '' TERM; while :; do sleep 1; done")}, {}, folder / "log", 300ms, {.terminated = 500ms})
+      Processes(shell("trap '' TERM; while :; do sleep 1; done"), {}, folder / "log", 300ms, {.terminated = 500ms})
           .wait(100s)
           .value();
   EXPECT_TRUE(outcome.timed_out);
@@ -65,7 +63,7 @@ TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
 TEST(Processes, WhatCannotBeKilledDoesNotHoldUpTheOutcome) {
   const TemporaryFolder folder;
   const auto pid_file = folder / "pid";
-  Processes one({sleeper(pid_file)}, {}, folder / "log", 60s, {500ms, 500ms});
+  Processes one(sleeper(pid_file), {}, folder / "log", 60s, {500ms, 500ms});
   const pid_t process = written_pid(pid_file);
   if (ptrace(PTRACE_SEIZE, process, nullptr, PTRACE_O_TRACEEXIT) != 0)
     GTEST_SKIP() << "processes cannot be traced here";
@@ -82,9 +80,9 @@ TEST(Processes, WhatCannotBeKilledDoesNotHoldUpTheOutcome) {
 TEST(Processes, NoDescendantStays) {
   const TemporaryFolder folder;
   const auto pid_file = folder / "pid";
-  const auto outcome = run({shell("setsid sh -c 'echo $$ >" + pid_file.string() +
-                                  "; trap \"\" TERM HUP; while :; do sleep 1; done' & until [ -s " + pid_file.string() +
-                                  " ]; do sleep 0.01; done")},
+  const auto outcome = run(shell("setsid sh -c 'echo $$ >" + pid_file.string() +
+                                 "; trap \"\" TERM HUP; while :; do sleep 1; done' & until [ -s " + pid_file.string() +
+                                 " ]; do sleep 0.01; done"),
                            folder);
   EXPECT_EQ(outcome.exit_status, 0);
   EXPECT_FALSE(outcome.timed_out);
@@ -96,7 +94,7 @@ TEST(Processes, EndWithTheirObject) {
   const TemporaryFolder folder;
   const auto pid_file = folder / "pid";
   {
-    Processes one({sleeper(pid_file)}, {}, folder / "log", 60s);
+    Processes one(sleeper(pid_file), {}, folder / "log", 60s);
     written_pid(pid_file);
     EXPECT_FALSE(one.wait(10ms));
   }
@@ -105,7 +103,6 @@ TEST(Processes, EndWithTheirObject) {
 
 TEST(ShellWords, CanBePasted) {
   EXPECT_EQ(shell_words({{"A", "b c"}}, Command{"prog", "it's", "", "-x=1"}), "A='b c' prog 'it'\\''s' '' -x=1");
-  EXPECT_EQ(shell_words({}, std::vector<Command>{{"a"}, {"b"}}), "a & b & wait");
 }
 
 }  // namespace image_check::process_test

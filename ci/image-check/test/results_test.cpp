@@ -60,28 +60,6 @@ TEST(Results, WhatIsWrittenIsRead) {
 
 // Files that were edited, or cut off: image.adoption.files.
 
-TEST(Results, OneWriterForAFolderAndNoReportsOfAnEarlierRun) {
-  const TemporaryFolder folder;
-  folder.write("junit.xml", "yesterday's pass");
-  {
-    ResultsWriter writer(folder.path());
-    EXPECT_FALSE(std::filesystem::exists(folder / "junit.xml"));
-    EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { ResultsWriter second(folder.path()); }),
-                "another image-check is writing to ");
-    writer.write(head());
-    writer.write(CheckResult{.check = "wiring", .status = Status::pass});
-  }
-  const auto killed = read_results(folder.path());
-  EXPECT_EQ(killed.summary.passed, 1);
-  EXPECT_EQ(killed.summary.exit_status, 3);
-  ResultsWriter(folder.path()).write(head());  // the lock is gone
-}
-
-TEST(BandName, InUnitsOf1024) {
-  EXPECT_EQ(band_name(8), "8 B");
-  EXPECT_EQ(band_name(4096), "4 KiB");
-  EXPECT_EQ(band_name(1 << 20), "1 MiB");
-  EXPECT_EQ(band_name(1.5 * (1 << 30)), "1.5 GiB");
-}
+// One run at a time, and no pass of an earlier one: image.adoption.files.
 
 }  // namespace image_check::results_test

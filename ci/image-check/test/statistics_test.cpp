@@ -49,28 +49,6 @@ TEST(Noise, IsThreePercentAtLeastAndUnknownForOneSession) {
   EXPECT_DOUBLE_EQ(noise_of({same}, 10, true).limit, std::log(1.03));
 }
 
-// Numbers that follow a line are not what they were. Noise is no line, and neither are three sessions.
-TEST(Noise, ThatDrifts) {
-  const auto line = [](double slope, int count) {
-    Sessions all;
-    for (int i = 0; i < count; ++i) all.push_back({10 * std::exp(slope * i + 0.002 * (i * i % 3))});
-    return all;
-  };
-  EXPECT_TRUE(drifts(line(0.02, 8), 20));
-  EXPECT_FALSE(drifts(line(0.0005, 8), 20));  // less than 3 % in all
-  EXPECT_FALSE(drifts(line(0.02, 3), 20));
-  std::mt19937_64 random(3);
-  std::normal_distribution<double> normal;
-  int found = 0;
-  for (int trial = 0; trial < 2000; ++trial) {
-    Sessions all(10);
-    for (auto& session : all) session = {10 * std::exp(0.05 * normal(random))};
-    found += drifts(all, 1);
-  }
-  EXPECT_LT(found, 130);  // 5 % of them: 100, with a standard deviation of 10
-  EXPECT_GT(found, 60);
-}
-
 TEST(Noise, IsSaidInWords) {
   EXPECT_EQ(words_of_visible(std::log(1.07), "less"), "cannot see less than 7 %");
   EXPECT_EQ(words_of_visible(50, "less"), "too noisy to see any loss");
