@@ -110,8 +110,7 @@ struct Asked {
   std::size_t processes, nodes;
 };
 Asked asked_of(const Check& check, const Cluster& cluster) {
-  if (check.where == Where::first_process || std::ranges::find(check.arguments, "{common}") == check.arguments.end())
-    return {};
+  if (check.where == Where::first_process || check.arguments.find("{common}") == std::string::npos) return {};
   const auto per_node = check.where == Where::one_each ? 1 : static_cast<std::size_t>(cluster.processes_per_node);
   return {cluster.nodes.size() * per_node, cluster.nodes.size()};
 }

@@ -42,11 +42,11 @@ struct Check {
   std::string name{};
   std::string title{};
   Suite from = Suite::smoke;  // the smallest suite that has it
-  std::string program{};      // CHAPTER/PROGRAM
-  // {json}: file for its JSON lines;
-  // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher};
-  // {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
-  std::vector<std::string> arguments{};
+  std::string program{};      // CHAPTER/PROGRAM; of a command sh
+  std::string command{};      // for sh, or ""
+  // {json}: file for its JSON lines; {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and
+  // {launcher}; {launch}: what starts the words behind it on all nodes
+  std::string arguments{};
   Where where = Where::everywhere;
   std::vector<Need> needs{};
   double seconds = 1;  // that it takes, about, on one node; see seconds_on()

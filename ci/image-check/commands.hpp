@@ -6,7 +6,6 @@
 #include "statistics.hpp"
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <ostream>
 #include <set>

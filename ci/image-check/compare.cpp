@@ -1,7 +1,6 @@
 #include "commands.hpp"
 
 #include <multinode/base/check.hpp>
-#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -228,19 +227,18 @@ class Comparing {
       if (unit(of_a) != unit(of_b->second))
         throw UsageError(name_of(key) + " has the unit and direction " + unit(of_a) + " in A, and " +
                          unit(of_b->second) + " in B: they cannot be compared");
-      compared_.push_back(
-          {key, check, compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required())});
+      compared_.push_back(compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required()));
     }
   }
 
   void measure_suspects_again() {
     std::set<std::string> suspects;
     for (const auto& one : compared_)
-      if (one.comparison.verdict == "worse") suspects.insert(one.check);
+      if (one.verdict == "worse") suspects.insert(one.check);
     if (suspects.empty()) return;
     if (options_.again_b.empty()) {
       for (auto& one : compared_)
-        if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
+        if (one.verdict == "worse") one.verdict = "suspect";
       return;
     }
     out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
@@ -260,19 +258,20 @@ class Comparing {
       launch(false, folder_ / ("again-b-" + std::to_string(number)));
     }
     auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
-    for (auto& [key, check, comparison] : compared_)
-      if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values, required());
+    for (auto& one : compared_)
+      if (one.verdict == "worse") confirm(one, fresh_a[key_of(one)].values, fresh_b[key_of(one)].values, required());
   }
 
   void judge_metrics() {
     std::set<std::string> seeing, blind;  // checks that a metric is evidence of, and those without
     std::vector<std::string> table;       // what each metric of those can see
     for (const auto& one : compared_)
-      if (is_evidence(one.comparison)) seeing.insert(one.check);
-    for (const auto& [key, check, comparison] : compared_) {
+      if (is_evidence(one)) seeing.insert(one.check);
+    for (const auto& comparison : compared_) {
+      const std::string& check = comparison.check;
       writer_.write(comparison);
       results_.comparisons.push_back(comparison);
-      CheckResult result{.check = name_of(key), .title = "is as good as it was"};
+      CheckResult result{.check = name_of(key_of(comparison)), .title = "is as good as it was"};
       const std::string& found = comparison.verdict;
       result.status = found == "worse"           ? Status::fail
                       : found == "suspect"       ? Status::not_run
@@ -282,7 +281,7 @@ class Comparing {
       if (of_b != b_.checks.end()) result.command = of_b->command;
       if (found == "worse") {
         result.action = Action::investigate;
-        result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
+        result.findings = {{"speed", result.check + ": " + explain(comparison), comparison.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
         if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
@@ -323,11 +322,6 @@ class Comparing {
   }
 
  private:
-  struct Compared {
-    MetricKey key;
-    std::string check;
-    Comparison comparison;
-  };
   const Results& a() const { return sessions_.back(); }
   double required() const { return options_.loss / 100; }
   bool in_turn() const { return !options_.again_a.empty(); }
@@ -376,7 +370,7 @@ class Comparing {
   std::vector<Results> sessions_;  // of A; with B's names of nodes after compare_nodes()
   bool other_nodes_ = false;       // B ran on nodes that A did not run on
   std::map<MetricKey, Sessions> in_a_;
-  std::vector<Compared> compared_;
+  std::vector<Comparison> compared_;
   ResultsWriter writer_;
   Results results_;
 };

@@ -7,7 +7,6 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
-#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 

@@ -286,7 +286,7 @@ class Page {
     std::map<std::pair<std::string, std::string>, std::vector<const Comparison*>> by_metric;
     for (const auto& one : results_.comparisons) {
       by_metric[{one.metric, one.node}].push_back(&one);
-      shown.insert(name_of(MetricKey{one.metric, one.band_bytes, one.node}));
+      shown.insert(name_of(key_of(one)));
     }
     const auto metrics = metrics_of(results_.samples);
     const auto add_row = [&](const CheckResult& check) {
@@ -321,7 +321,7 @@ class Page {
         if (each->band_bytes > 0)
           for (const bool is_b : {false, true}) curves[is_b][each->band_bytes] = median(is_b ? each->b : each->a);
       (in_question(one) ? rows : as_before)
-          .push_back({{name_of(MetricKey{one.metric, one.band_bytes, one.node})},
+          .push_back({{name_of(key_of(one))},
                       marked(one.verdict),
                       {explain(one), "", "A: " + range(one.a) + ", B: " + range(one.b)},
                       {.curves = curves},

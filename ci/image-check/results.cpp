@@ -27,17 +27,8 @@ namespace {
 // Of results.jsonl. A change that older programs would misread gets the next number.
 constexpr int schema = 1;
 
-// As text, by its place. NLOHMANN_JSON_SERIALIZE_ENUM would read an unknown text as the first one: a pass.
-constexpr std::array status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"};
-constexpr std::array action_names{"replace the node", "drain the node", "reboot the node", "investigate", ""};
-
-template <class Enum, class Names>
-void read_enum(const nlohmann::json& json, const Names& names, Enum& value) {
-  const auto text = json.get<std::string>();
-  const auto at = std::ranges::find(names, text);
-  if (at == names.end()) throw std::runtime_error("'" + text + "' is none of " + multinode::join(names, ", "));
-  value = static_cast<Enum>(at - names.begin());
-}
+const std::vector<std::string> status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"},
+    action_names{"replace the node", "drain the node", "reboot the node", "investigate", ""};
 
 }  // namespace
 
@@ -45,8 +36,8 @@ std::string name_of(Status status) { return status_names.at(static_cast<std::siz
 std::string words(Action action) { return action_names.at(static_cast<std::size_t>(action)); }
 void to_json(nlohmann::json& json, Status status) { json = name_of(status); }
 void to_json(nlohmann::json& json, Action action) { json = words(action); }
-void from_json(const nlohmann::json& json, Status& status) { read_enum(json, status_names, status); }
-void from_json(const nlohmann::json& json, Action& action) { read_enum(json, action_names, action); }
+void from_json(const nlohmann::json& json, Status& status) { status = one_of<Status>(json, status_names); }
+void from_json(const nlohmann::json& json, Action& action) { action = one_of<Action>(json, action_names); }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, detector, text, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, check, title, status, action, seconds, launch, nodes, command, findings,

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <multinode/base/descriptor.hpp>
+#include <multinode/base/text.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +25,15 @@ enum class Status {
 };
 
 std::string name_of(Status status);  // "pass" ..., as in results.jsonl
+
+// The one with that name, by its place in `names`. Throws std::runtime_error. NLOHMANN_JSON_SERIALIZE_ENUM would read
+// an unknown text as the first one: a pass.
+template <class Enum>
+Enum one_of(const std::string& text, const std::vector<std::string>& names) {
+  const auto at = std::ranges::find(names, text);
+  if (at == names.end()) throw std::runtime_error("'" + text + "' is none of " + multinode::join(names));
+  return static_cast<Enum>(at - names.begin());
+}
 
 // What is to be done about a failure, the most severe first.
 enum class Action { replace_node, drain, reboot, investigate, none };
@@ -90,7 +102,8 @@ struct Comparison {
   double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
   // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", suspect (not measured again)
   std::string verdict;
-  double visible = 0;  // a smaller loss may not be found, as a logarithm
+  double visible = 0;   // a smaller loss may not be found, as a logarithm
+  std::string check{};  // that measured it; not in results.jsonl
 };
 
 // With what, where and how.

@@ -1,13 +1,11 @@
 #include "commands.hpp"
 
-#include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/host_list.hpp>
 #include <multinode/node/limits.hpp>
-#include <multinode/world/report.hpp>
 
 #include <fmt/chrono.h>
 
@@ -17,7 +15,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <sstream>
 #include <system_error>
 
@@ -125,29 +122,19 @@ class Run {
   }
 
   Command words(const Check& check, const std::filesystem::path& json, double limit) const {
-    Command command = options_.wrapper;
-    command.push_back(cluster_.path_of(check.program));
     const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
-    const std::map<std::string, Command> places{{"{json}", {json.string()}},
-                                                {"{common}", {"--timeout", timeout, "--json", json.string()}},
-                                                {"{nodes}", {multinode::join(cluster_.nodes, ",")}},
-                                                {"{launcher}", {cluster_.launcher_command()}},
-                                                {"{processes}", {std::to_string(cluster_.processes_per_node)}},
-                                                {"{examples}", {cluster_.examples.string()}}};
-    for (const auto& word : check.arguments) {
-      const std::string launched = "{launch:";
-      Command words{word};
-      if (const auto place = places.find(word); place != places.end()) {
-        words = place->second;
-      } else if (word.rfind(launched, 0) == 0) {
-        std::istringstream stream(word.substr(launched.size(), word.size() - launched.size() - 1));
-        Command program;
-        for (std::string part; stream >> part;)
-          program.push_back(program.empty() ? cluster_.path_of(part).string() : part);
-        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {});
-      }
-      command.insert(command.end(), words.begin(), words.end());
-    }
+    const auto text = [](const Command& words) { return shell_words({}, words); };
+    const nlohmann::json places{{"json", text({json})},
+                                {"common", text({"--timeout", timeout, "--json", json})},
+                                {"nodes", multinode::join(cluster_.nodes, ",")},
+                                {"launcher", text({cluster_.launcher_command()})},
+                                {"launch", text(cluster_.launch(cluster_.nodes, cluster_.processes_per_node, {}, {}))},
+                                {"processes", cluster_.processes_per_node},
+                                {"examples", text({cluster_.examples})}};
+    Command command = options_.wrapper, arguments{"-c", check.command};
+    command.push_back(cluster_.path_of(check.program));
+    if (check.command.empty()) arguments = po::split_unix(filled(check.arguments, places));
+    command.insert(command.end(), arguments.begin(), arguments.end());
     command.insert(command.end(), options_.words.begin(), options_.words.end());
     return command;
   }

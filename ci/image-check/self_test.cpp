@@ -1,7 +1,6 @@
 #include "commands.hpp"
 
 #include "faults_json.hpp"
-#include "statistics.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
@@ -13,7 +12,6 @@
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -5,7 +5,6 @@
 #include "statistics.hpp"
 
 #include <multinode/base/options.hpp>
-#include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
@@ -20,8 +19,8 @@
 namespace image_check {
 
 // The other members are read by read_check().
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Check, name, title, program, seconds, limit, variables, exit_status,
-                                                says, answers, transport, measures)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Check, name, title, program, command, arguments, seconds, limit,
+                                                variables, exit_status, says, answers, transport, measures)
 
 namespace {
 
@@ -34,14 +33,6 @@ const std::set<std::string> members{"name",  "title",       "suite",   "program"
 void only(const json& object, const std::set<std::string>& known) {
   for (const auto& [key, value] : object.items())
     if (!known.contains(key)) throw std::runtime_error("unknown member '" + key + "'");
-}
-
-// One of `names`, by its place.
-template <class Enum>
-Enum one_of(const json& value, const std::vector<std::string>& names) {
-  const auto at = std::ranges::find(names, value.get<std::string>());
-  if (at == names.end()) throw std::runtime_error("'" + value.get<std::string>() + "' is not known here");
-  return static_cast<Enum>(at - names.begin());
 }
 
 // filled() for all texts in `value`.
@@ -92,12 +83,7 @@ Check read_check(const json& object) {
   check.from = one_of<Suite>(object.at("suite"), {"smoke", "gate", "deep", "none"});
   if (object.contains("program") == object.contains("command"))
     throw std::runtime_error("needs a program or a command");
-  if (object.contains("command")) {
-    check.program = "/bin/sh";
-    check.arguments = {"-c", object.at("command")};
-  } else {
-    check.arguments = boost::program_options::split_unix(object.value("arguments", ""));
-  }
+  if (object.contains("command")) check.program = "/bin/sh";
   check.where = one_of<Where>(object.value("where", "every process"), {"every process", "every node", "once"});
   for (const json& need : object.value("needs", json::array()))
     check.needs.push_back(one_of<Need>(

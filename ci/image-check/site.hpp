@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
-#include <map>
 
 namespace image_check {
 

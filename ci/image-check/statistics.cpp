@@ -97,8 +97,8 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
   if (a.size() == 1) values = a.front();
   if (a.size() > 1)
     for (const auto& session : a) values.push_back(median(session));
-  Comparison found{key.metric, key.band_bytes, b.unit, b.better,     key.node, std::move(values), b.values, {},
-                   {},         noise.limit,    "same", noise.visible};
+  Comparison found{key.metric, key.band_bytes, b.unit, b.better,      key.node, std::move(values), b.values, {},
+                   {},         noise.limit,    "same", noise.visible, b.check};
   const double worse = step(b.better, found.a, b.values);
   if (sees_too_little(found, required) && worse <= noise.visible)
     found.verdict = "no evidence";

@@ -21,6 +21,7 @@ struct MetricKey {
   std::string node;
   auto operator<=>(const MetricKey&) const = default;
 };
+inline MetricKey key_of(const Comparison& of) { return {of.metric, of.band_bytes, of.node}; }
 std::string name_of(const MetricKey& key);  // "all_reduce bus bandwidth, mpi, 1 MiB, node0"
 struct Measured {
   std::string check, unit, better;

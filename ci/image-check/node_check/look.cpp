@@ -24,7 +24,6 @@
 #include <future>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <regex>
 #include <set>

@@ -17,8 +17,6 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <set>

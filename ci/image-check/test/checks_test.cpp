@@ -2,7 +2,6 @@
 #include "site.hpp"
 
 #include <multinode/base/options.hpp>
-#include <multinode/node/limits.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
@@ -99,7 +98,7 @@ TEST_F(Judge, OutputAndAnswers) {
 
 TEST_F(Judge, WhoTookPartIsWhoWasAsked) {
   auto check = program();
-  check.arguments = {"{common}"};
+  check.arguments = "{common}";
   says_who_took_part_ = false;
   cluster_.processes_per_node = 2;
   const auto with = [](int size, const char* hosts) {
@@ -135,7 +134,7 @@ std::string row_of_a_curve(const std::string& size) {
 // A launcher that does not know an option, or starts each rank alone, is no reason to replace a node.
 TEST_F(Judge, NoNodeIsBlamedForItsLauncher) {
   auto check = program();
-  check.arguments = {"{common}"};
+  check.arguments = "{common}";
   const std::string own = "all_reduce_perf: rank 3 (host node10, pid 7) is gone\n",
                     of_mpirun = "mpirun: Error: unknown option\n";
   says_who_took_part_ = false;

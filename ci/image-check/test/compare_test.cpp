@@ -1,6 +1,5 @@
 // Two results against each other.
 #include "commands.hpp"
-#include "statistics.hpp"
 
 #include <multinode/base/options.hpp>
 #include <test/support/program_test.hpp>

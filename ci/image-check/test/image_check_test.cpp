@@ -2,7 +2,6 @@
 #include "commands.hpp"
 #include "results.hpp"
 
-#include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>

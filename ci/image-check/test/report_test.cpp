@@ -6,9 +6,6 @@
 
 #include <pugixml.hpp>
 
-#include <regex>
-#include <set>
-
 namespace report_test {
 
 using namespace image_check;

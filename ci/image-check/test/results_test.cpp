@@ -1,8 +1,6 @@
 // results.jsonl: written whole, read again, also when the run was killed.
 #include "results.hpp"
 
-#include <multinode/base/options.hpp>
-#include <test/support/says.hpp>
 #include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>

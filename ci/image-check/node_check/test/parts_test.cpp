@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fmt/core.h>
-
 #include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
