@@ -8,8 +8,6 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,6 +22,7 @@
 #include <random>
 #include <set>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -152,8 +151,8 @@ bool Hub::join(const std::shared_ptr<Connection>& connection, const Hello& hello
     return false;
   }
   started_ = ++joined_ == size();
-  for (const Participant& one : participants_)
-    if (started_) one.connection->send(Kind::welcome, own_machine());
+  if (started_)
+    for (const Participant& one : participants_) one.connection->send(Kind::welcome, own_machine());
   return true;
 }
 
@@ -264,18 +263,19 @@ Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const CallMessage& post = calls[0]->post;
   const std::size_t count = calls[0]->data.size() / multinode::size_of(post.type);
   const int ranks = static_cast<int>(calls.size());
-  bool divide = post.reduction == multinode::Reduction::average;
+  const bool average = post.reduction == multinode::Reduction::average;
+  bool scaled = false;
   const std::size_t start = std::mt19937_64(post.number)() % calls.size();
   Bytes all;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Bytes data = calls[(start + i) % calls.size()]->data;
-    if (post.reduction == multinode::Reduction::average) divide = !scale(post.type, data, ranks);
+    if (average) scaled = scale(post.type, data, ranks);
     if (all.empty())
       all = std::move(data);
     else
       multinode::combine(post.type, post.reduction, all.data(), all.data(), data.data(), count);
   }
-  if (divide) multinode::divide(post.type, all.data(), count, ranks);
+  if (average && !scaled) multinode::divide(post.type, all.data(), count, ranks);
   return all;
 }
 
@@ -395,12 +395,14 @@ void Hub::accept_all() {
   while (look_at_the_clock()) {
     if (poll(&waiting, 1, 100) <= 0) continue;
     Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!fd) continue;
-    const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
-      self->serve(connection);
-    }).detach();
+    try {
+      if (!fd) throw std::system_error(errno, std::generic_category());
+      std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
+        self->serve(connection);
+      }).detach();
+    } catch (const std::exception&) {  // no descriptor, memory or thread is left: a moment later there may be
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 }
 
@@ -428,9 +430,15 @@ void Hub::serve(const std::shared_ptr<Connection>& connection) {
       how = frame.kind;
       break;
     }
-    Bytes data(frame.payload);
-    if (!connection->receive(data.data(), data.size())) break;
-    take(hello->rank, frame, std::move(data));
+    try {
+      Bytes data(frame.payload);
+      if (!connection->receive(data.data(), data.size())) break;
+      take(hello->rank, frame, std::move(data));
+    } catch (const std::bad_alloc&) {
+      const std::lock_guard lock(mutex_);
+      fail(ncclSystemError, fmt::format("no memory is left for {} of rank {}", text_of(frame.post), hello->rank), true);
+      break;
+    }
   }
   leave(hello->rank, how);
   connection->shut_down();

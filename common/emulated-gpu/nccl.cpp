@@ -12,11 +12,9 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -212,30 +210,20 @@ void check(const ncclConfig_t* given) {
           "ncclCommInitRankConfig: emulated-gpu has blocking communicators only (blocking = 1)");
 }
 
-std::string text_of(const std::string& call, const ncclUniqueId& id) {
-  const std::string text(id.internal, strnlen(id.internal, sizeof id.internal));
-  require(text.starts_with(std::string(id_mark) + " "), ncclInvalidArgument,
-          call +
-              ": the unique id is not from ncclGetUniqueId of emulated-gpu: all ranks must have the same id and use "
-              "emulated-gpu");
-  return text;
-}
-
-int current_device(const std::string& call) {
-  int device = 0;
-  require(cudaGetDevice(&device) == cudaSuccess, ncclUnhandledCudaError,
-          call + ": " + cudaGetErrorString(cudaErrorNoDevice));
-  return device;
-}
-
 // Sets *comm to a new communicator, which joins the hub of `id` when the group ends.
 void initialize(const std::string& call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank) {
   require(comm, ncclInvalidArgument, call + ": the output pointer is null");
   *comm = nullptr;
   require(size >= 1 && rank >= 0 && rank < size, ncclInvalidArgument,
           fmt::format("{}: rank {} of {} ranks", call, rank, size));
-  const std::string text = text_of(call, id), machine = own_machine();
-  const int device = current_device(call);
+  const std::string text(id.internal, strnlen(id.internal, sizeof id.internal)), machine = own_machine();
+  require(text.starts_with(std::string(id_mark) + " "), ncclInvalidArgument,
+          call +
+              ": the unique id is not from ncclGetUniqueId of emulated-gpu: all ranks must have the same id and use "
+              "emulated-gpu");
+  int device = 0;
+  require(cudaGetDevice(&device) == cudaSuccess, ncclUnhandledCudaError,
+          call + ": " + cudaGetErrorString(cudaErrorNoDevice));
   ncclGroupStart();
   group.joins.push_back([=] { *comm = new_handle(std::make_shared<Member>(call, text, rank, size, device, machine)); });
   end_group();
@@ -406,6 +394,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return guarded([&] { member_of(comm, "ncclCommWindowDeregister"); });
 }
 #endif
+
 // Operations
 
 ncclResult_t ncclGroupStart() {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace emulated_gpu {
 
@@ -79,7 +80,28 @@ bool send_all(int fd, const void* data, std::size_t bytes, int flags) {
   return true;
 }
 
+sockaddr_in own_address(int socket) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const char* name = std::getenv("NCCL_SOCKET_IFNAME");
+  if (!name || !*name) return address;
+  ifreq request{};
+  std::strncpy(request.ifr_name, name + (*name == '='), IFNAMSIZ - 1);
+  if (ioctl(socket, SIOCGIFADDR, &request) != 0)
+    throw NcclError{ncclInvalidUsage, fmt::format("ncclGetUniqueId: NCCL_SOCKET_IFNAME={}: there is no interface of "
+                                                  "this name with an IPv4 address (emulated-gpu takes one name)",
+                                                  name)};
+  std::memcpy(&address, &request.ifr_addr, sizeof address);
+  return address;
+}
+
 }  // namespace
+
+Connection::Connection(Descriptor fd) : fd_(std::move(fd)) {
+  const int on = 1;
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
 
 bool Connection::send(Frame frame, const void* payload, std::size_t bytes) {
   frame.payload = bytes;
@@ -114,26 +136,6 @@ std::string own_machine() {
   return id ? "id " + std::string(id) : host_name();
 }
 
-namespace {
-
-sockaddr_in own_address(int socket) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const char* name = std::getenv("NCCL_SOCKET_IFNAME");
-  if (!name || !*name) return address;
-  ifreq request{};
-  std::strncpy(request.ifr_name, name + (*name == '='), IFNAMSIZ - 1);
-  if (ioctl(socket, SIOCGIFADDR, &request) != 0)
-    throw NcclError{ncclInvalidUsage, fmt::format("ncclGetUniqueId: NCCL_SOCKET_IFNAME={}: there is no interface of "
-                                                  "this name with an IPv4 address (emulated-gpu takes one name)",
-                                                  name)};
-  std::memcpy(&address, &request.ifr_addr, sizeof address);
-  return address;
-}
-
-}  // namespace
-
 Descriptor listen(std::string& host_port) {
   Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = own_address(fd.get());
@@ -157,8 +159,6 @@ Descriptor connect_to(const std::string& host_port) {
   inet_pton(AF_INET, host_port.substr(0, colon).c_str(), &address.sin_addr);
   Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
-  const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
 }
 

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <utility>
 
 namespace emulated_gpu {
 
@@ -75,7 +74,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, id, call, who, process, machine, rank,
 
 class Connection {
  public:
-  explicit Connection(multinode::Descriptor fd) : fd_(std::move(fd)) {}
+  explicit Connection(multinode::Descriptor fd);
 
   // Return false if the connection is broken.
   bool send(Frame frame, const void* payload = nullptr, std::size_t bytes = 0);
