@@ -49,6 +49,7 @@ void set_sticky_error(int device, cudaError_t code, const std::string& why);
 bool failed(int device);
 // One of the next calls on the device returns this error.
 void set_error_once(int device, cudaError_t code, const std::string& why);
+
 // The number of `device` in CUDA_VISIBLE_DEVICES: the same in all processes of the machine.
 int physical_device(int device);
 

@@ -187,8 +187,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return guarded(__func__, [&] {
     require_device(device);
-    std::snprintf(text, static_cast<std::size_t>(bytes), "%s",
-                  fmt::format("0000:00:{:02x}.0", physical_device(device)).c_str());
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:%02x.0", physical_device(device));
   });
 }
 

@@ -42,6 +42,7 @@ struct Registry {
     return registry;
   }
 };
+
 // The binary's program on the device; refuses if there is none.
 ptx::Program& program_of(Binary& binary, int device) {
   const Lock lock(binary.mutex);

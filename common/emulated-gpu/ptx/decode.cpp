@@ -1,5 +1,6 @@
 // Decodes a kernel and the functions that it calls.
 #include <algorithm>
+#include <tuple>
 
 #include "interpreter.hpp"
 
@@ -13,39 +14,45 @@ bool has(std::string_view list, std::string_view word) {
   return false;
 }
 
-#define ROUNDING " rn rz rm rp ftz sat "
-#define SPACES " global shared shared::cta local param param::entry param::func const "
-#define MEMORY_ORDER " volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys "
+constexpr std::string_view rounding = " rn rz rm rp ftz sat ",
+                           spaces = " global shared shared::cta local param param::entry param::func const ",
+                           memory_order = " volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys ";
 // The instructions and their modifiers, in addition to types. What is not here is refused.
-constexpr std::pair<std::string_view, std::string_view> known[] = {
-    {" add sub addc subc ", ROUNDING "cc "},
-    {" mul mad madc ", ROUNDING "lo hi wide cc "},
-    {" fma ", ROUNDING "relu "},
-    {" div rcp sqrt ", ROUNDING "approx full "},
-    {" rsqrt sin cos lg2 ex2 tanh ", " approx ftz "},
-    {" neg abs min max ", " ftz NaN "},
-    {" sad dp4a copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", " "},
-    {" bfind ", " shiftamt "},
-    {" dp2a ", " lo hi "},
-    {" vabsdiff4 ", " add "},
-    {" shf ", " l r wrap clamp "},
-    {" setp set ", " eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz "},
-    {" cvt ", ROUNDING "rni rzi rmi rpi satfinite "},
-    {" cvta isspacep ", SPACES "to "},
-    {" ld st ", SPACES MEMORY_ORDER " nc ca cg cs lu cv wb wt v2 v4 unified "},
-    {" atom red ", SPACES MEMORY_ORDER " add min max and or xor exch cas inc dec noftz "},
-    {" bra brx call ret exit trap nanosleep activemask ", " uni idx "},
-    {" bar barrier ", " cta warp sync arrive red popc and or aligned "},
-    {" shfl vote match redux ", " sync up down bfly idx all any uni ballot add min max and or xor "},
-    {" membar fence ", MEMORY_ORDER "gl sc proxy alias async "},
-    {" prefetch prefetchu ", " global local L1 L2 "},
-    {" griddepcontrol ", " launch_dependents wait "}};
+struct Known {
+  std::string_view instructions;
+  std::array<std::string_view, 3> modifiers;
+};
+constexpr Known known[] = {
+    {" add sub addc subc ", {rounding, " cc "}},
+    {" mul mad madc ", {rounding, " lo hi wide cc "}},
+    {" fma ", {rounding, " relu "}},
+    {" div rcp sqrt ", {rounding, " approx full "}},
+    {" rsqrt sin cos lg2 ex2 tanh ", {" approx ftz "}},
+    {" neg abs min max ", {" ftz NaN "}},
+    {" sad dp4a copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", {}},
+    {" bfind ", {" shiftamt "}},
+    {" dp2a ", {" lo hi "}},
+    {" vabsdiff4 ", {" add "}},
+    {" shf ", {" l r wrap clamp "}},
+    {" setp set ", {" eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz "}},
+    {" cvt ", {rounding, " rni rzi rmi rpi satfinite "}},
+    {" cvta isspacep ", {spaces, " to "}},
+    {" ld st ", {spaces, memory_order, " nc ca cg cs lu cv wb wt v2 v4 unified "}},
+    {" atom red ", {spaces, memory_order, " add min max and or xor exch cas inc dec noftz "}},
+    {" bra brx call ret exit trap nanosleep activemask ", {" uni idx "}},
+    {" bar barrier ", {" cta warp sync arrive red popc and or aligned "}},
+    {" shfl vote match redux ", {" sync up down bfly idx all any uni ballot add min max and or xor "}},
+    {" membar fence ", {memory_order, " gl sc proxy alias async "}},
+    {" prefetch prefetchu ", {" global local L1 L2 "}},
+    {" griddepcontrol ", {" launch_dependents wait "}}};
 bool knows(const Statement& s) {
-  const auto* const found = std::ranges::find_if(known, [&](const auto& group) { return has(group.first, s.op[0]); });
+  const auto* const found =
+      std::ranges::find_if(known, [&](const auto& group) { return has(group.instructions, s.op[0]); });
   if (found == std::end(known)) return false;
   return std::all_of(s.op.begin() + 1, s.op.end(), [&](std::string_view modifier) {
     const bool of_caches = modifier.starts_with("L1::") || modifier.starts_with("L2::");
-    return of_caches || type_of(modifier) != Type::none || has(found->second, modifier);
+    return of_caches || type_of(modifier) != Type::none ||
+           std::ranges::any_of(found->modifiers, [&](std::string_view list) { return has(list, modifier); });
   });
 }
 
@@ -230,12 +237,11 @@ Row Decoder::in(const Statement& s, const Operand& o, Type type, unsigned bytes)
     }
     case Operand::name: {
       if (o.text == "WARP_SZ") return constant(warp_size, bytes);
-      if (Instruction special; special_register(o.text, special)) {
+      if (const auto special = special_register(o.text)) {
         if (o.text.starts_with("%reserved")) k_.uses_reserved = true;
         Instruction& i = emit(s);
         i.d = temporary(bytes);
-        i.immediate = special.immediate;
-        i.offset = special.offset;
+        std::tie(i.immediate, i.offset) = *special;
         i.run = special_handler(bytes);
         return i.d;
       }

@@ -13,7 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 
 #include "program.hpp"
 
@@ -199,7 +199,8 @@ Handler move_handler(unsigned bytes);
 Handler pack_handler(unsigned whole, unsigned part);
 Handler unpack_handler(unsigned whole, unsigned part);
 Handler special_handler(unsigned bytes);
-bool special_register(std::string_view name, Instruction& i);  // false if there is none
+// Number and dimension of "%tid.y", for the handler's immediate and offset; nothing: there is none of this name.
+std::optional<std::pair<u64, s64>> special_register(std::string_view name);
 Handler cvta_handler(bool to_shared, unsigned bytes);
 void isspacep(Warp& w, const Instruction& i, u32 mask);
 void frame_address(Warp& w, const Instruction& i, u32 mask);

@@ -9,6 +9,7 @@ namespace emulated_gpu::ptx {
 namespace {
 
 // The lanes of the mask have met: the scheduler waits for the members.
+
 // immediate: 0 up, 1 down, 2 butterfly, 3 index
 void shuffle(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
@@ -201,14 +202,15 @@ Handler warp_handler(const Statement& s, Type type, Instruction& i) {
   return nullptr;
 }
 
-bool special_register(std::string_view name, Instruction& i) {
+std::optional<std::pair<u64, s64>> special_register(std::string_view name) {
+  s64 dimension = 0;
   if (name.size() > 2 && name[name.size() - 2] == '.') {
-    i.offset = name.back() - 'x';
+    dimension = name.back() - 'x';
     name.remove_suffix(2);
   }
   const auto* const found = std::ranges::find(specials, name, &SpecialRegister::name);
-  i.immediate = static_cast<u64>(found - specials);
-  return found != std::end(specials);
+  if (found == std::end(specials)) return std::nullopt;
+  return std::pair(static_cast<u64>(found - specials), dimension);
 }
 Handler special_handler(unsigned bytes) {
   return bytes == 2 ? move_special<u16> : bytes == 4 ? move_special<u32> : move_special<u64>;

@@ -2,13 +2,10 @@
 #include "cuda.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <future>
-#include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
