@@ -23,8 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string as_text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
 // What a JSON line measured; nothing: it is no such line.
 std::optional<Sample> sample_of(const json& measures, const json& line) {
   const auto number_at = [&](const char* member) {
@@ -145,6 +143,8 @@ const char* name_of(Suite suite) {
   return names[static_cast<std::size_t>(suite)];
 }
 double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite == Suite::gate ? 300 : 1800; }
+
+std::string as_text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 std::string filled(std::string text, const json& values) {
   for (auto at = text.find('{'); at != std::string::npos; at = text.find('{', at + 1)) {

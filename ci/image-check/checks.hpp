@@ -65,6 +65,9 @@ struct Check {
 double seconds_on(const Check& check, const Cluster& cluster);
 double limit_on(const Check& check, const Cluster& cluster);  // and on a busy machine, by the load of this node
 
+// A text without its quotes, anything else as JSON.
+std::string as_text(const nlohmann::json& value);
+
 // The text with {key} replaced by the value of that key, for every key that the object `values` has.
 std::string filled(std::string text, const nlohmann::json& values);
 

@@ -1,7 +1,7 @@
 #include "cluster.hpp"
 
+#include "checks.hpp"
 #include "node_check/look.hpp"
-#include "results.hpp"
 
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/options.hpp>
@@ -52,8 +52,6 @@ std::vector<std::string> hosts_of_the_job() {
   }
   return hosts;
 }
-
-int cores() { return multinode::usable_cpus(); }
 
 // On the PATH, or at this path.
 bool is_installed(const std::string& program) {
@@ -117,7 +115,7 @@ Variables small_machine() {
 Variables whole_node() {
   auto variables = small_machine();
   if (const auto threads = variables.find("OMP_NUM_THREADS"); threads != variables.end())
-    threads->second = std::to_string(cores());
+    threads->second = std::to_string(multinode::usable_cpus());
   return variables;
 }
 
@@ -161,7 +159,7 @@ Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) 
   explore(cluster);
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
                                : cluster.gpus > 0             ? cluster.gpus
-                                                              : std::clamp(cores(), 2, 4);
+                                                              : std::clamp(multinode::usable_cpus(), 2, 4);
   return cluster;
 }
 
@@ -229,8 +227,6 @@ void settings_of(const std::filesystem::path& path, std::map<std::string, std::s
       settings[path.filename().string() + ": " + match[1].str()] = match[2];
 }
 
-std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
 }  // namespace
 
 void describe_machine(Head& head, const Cluster& cluster) {
@@ -241,11 +237,11 @@ void describe_machine(Head& head, const Cluster& cluster) {
     head.machine["CPU packages"] = cpu.at("packages").dump();
     head.machine["memory, GiB"] = std::to_string(std::lround(told.at("memory_bytes").get<double>() / (1 << 30)));
     head.machine["GPUs"] = multinode::join(told.at("gpus").at("devices"), ", ",
-                                           [](const json& gpu) { return text_of(gpu.value("name", json("GPU"))); });
+                                           [](const json& gpu) { return as_text(gpu.value("name", json("GPU"))); });
     head.machine["RDMA devices"] = multinode::join(told.at("rdma"), ", ", [](const json& device) {
-      return text_of(device.is_object() ? device.value("name", device) : device);
+      return as_text(device.is_object() ? device.value("name", device) : device);
     });
-    for (const auto& [name, version] : told.at("versions").items()) head.versions[name] = text_of(version);
+    for (const auto& [name, version] : told.at("versions").items()) head.versions[name] = as_text(version);
   }
   head.machine["nodes"] = std::to_string(head.nodes.size());
   head.machine["processes per node"] = std::to_string(head.processes_per_node);

@@ -24,7 +24,7 @@ std::string shell_words(const Variables& variables, const Command& command);
 struct Outcome {
   int exit_status = 0;     // 128 + signal if it was killed
   bool timed_out = false;  // the deadline ended it
-  int left_over = 0;       // processes that had to be killed after the command had ended by itself
+  int left_over = 0;       // processes that outlived the command, and were killed
   int stuck = 0;           // processes that SIGKILL did not end: they wait in the kernel (state D)
   std::chrono::duration<double> seconds{0};
 };
