@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
 
 namespace rdma {
 
