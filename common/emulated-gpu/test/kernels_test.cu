@@ -162,6 +162,10 @@ void compare_integers() {
   COMPARE_32(u32, "r", "lop3.b32 %0, %1, %2, %3, 0x5a;", (a ^ c));
   COMPARE_32(u32, "r", "lop3.b32 %0, %1, %2, %3, 0xe8;", (a & b) | (a & c) | (b & c));
   COMPARE_32(u32, "r", "prmt.b32 %0, %1, %2, %3;", permuted(a, b, c));
+  COMPARE_32(u32, "r",
+             "{ .reg .b32 n; and.b32 n, %1, 1; table: .branchtargets even, odd; brx.idx n, table;"
+             "  even: mov.b32 %0, %2; bra end; odd: mov.b32 %0, %3; end: }",
+             a & 1 ? c : b);
   COMPARE_32(u32, "r", "popc.b32 %0, %1;", static_cast<u32>(std::popcount(a)));
   COMPARE_32(u32, "r", "clz.b32 %0, %1;", static_cast<u32>(std::countl_zero(a)));
   COMPARE_32(u32, "r", "bfind.u32 %0, %1;", a ? 31 - static_cast<u32>(std::countl_zero(a)) : ~0u);
@@ -506,7 +510,7 @@ __global__ void spaces(Large large, short small, const float4* in, float4* out, 
   __syncwarp();
   const float* generic = t % 2 ? shared : local;
   out[t] = make_float4(in[t].w, shared[31 - t], coefficients[t % 4], generic[t % 8]);
-  ints[t] = large.values[t % 30] + small + *address_of_counter;
+  ints[t] = large.values[t % 30] + small + *address_of_counter + (__isShared(generic) ? 1000 : 0);
   bytes[t] = bytes[t] + 200;
 }
 __global__ void atomics(int* i, u32* u, unsigned long long* l, float* f, double* d) {
@@ -544,7 +548,7 @@ TEST(Kernels, UseAllSpacesOfMemory) {
     EXPECT_EQ(got[t].y, 31 - t);
     EXPECT_EQ(got[t].z, 5 + t % 4);
     EXPECT_EQ(got[t].w, t % 2 ? t % 8 : 0) << t;
-    EXPECT_EQ(sums[t], 100 + t % 30 - 3 + 9);
+    EXPECT_EQ(sums[t], 100 + t % 30 - 3 + 9 + t % 2 * 1000);
   }
   EXPECT_EQ(bytes.values(), std::vector<unsigned char>(32, 44));
   int back = 0;

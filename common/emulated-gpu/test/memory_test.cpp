@@ -94,7 +94,7 @@ TEST_F(MemoryDeathTest, AnotherStreamUsesMemoryThatWasFreedInStreamOrder) {
     cudaFreeAsync(memory, nullptr);
     cudaDeviceSynchronize();
   };
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // GTEST_FLAG_SET is of 1.12, Ubuntu 22.04 has 1.11
   EXPECT_DEATH(child(), "work of a stream used device memory at 0x[0-9a-f]+ after cudaFreeAsync had freed it");
 }
 
