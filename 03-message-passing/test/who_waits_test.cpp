@@ -241,6 +241,8 @@ TEST(WhoWaits, AProgramWithoutMpiHasItsOwnExitStatus) {
 }
 
 TEST(WhoWaits, APartOfTheProgramWithoutItIsSaidAtOnce) {
+  if (run(under_mpirun(1, {"true", ":", "-n", "1", "true"})).status != 0)  // Debian 13's mpirun 5.0.7: SIGSEGV
+    GTEST_SKIP() << "this mpirun cannot start two programs: mpirun -n 1 true : -n 1 true";
   const TemporaryFolder folder;
   const Result result = run(under_mpirun(1, {PATH_who_waits, "--", PATH_waiting_programs, "* barrier", ":", "-n", "1",
                                              PATH_waiting_programs, "* barrier"}),

@@ -72,11 +72,14 @@ def main():
     compiler = line.split()[0]
 
     environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries)
-    if not shutil.which(compiler) or lesson.get("gpu") and not options.libraries:
+    found = clean_clone.run([f". {shlex.quote(str(env))}", f"type -P {compiler}"], LIMIT, where, environment)[0] == 0
+    if not found or lesson.get("gpu") and not options.emulated_gpus:
         print(f"{name} needs {compiler}{', CUDA and NCCL' if lesson.get('gpu') else ''}: not installed")
         return 77
     if lesson.get("gpu") and options.emulated_gpus and not shutil.which("nvidia-smi"):
-        environment.update(EMULATED_GPUS="4", LD_LIBRARY_PATH=options.emulated_gpus, NVCC_APPEND_FLAGS="-cudart shared")
+        environment.update(EMULATED_GPUS="4", LD_LIBRARY_PATH=options.emulated_gpus)
+        if options.libraries:  # else env.sh sets it
+            environment["NVCC_APPEND_FLAGS"] = "-cudart shared"
 
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / source.name

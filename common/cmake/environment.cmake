@@ -33,10 +33,18 @@ function(multinode_write_environment)
   string(REGEX REPLACE "^(#[^\n]*\n)+\n" "" settings "${settings}") # its head comment
   if(nvcc)
     string(APPEND settings "
-# CUDA's compiler of ci/setup gpu. It links programs with the emulated GPUs, whose runtime is a shared library.
+# CUDA's compiler of ci/setup gpu. It links programs with the emulated GPUs, whose runtime is a shared library: before its
+# own folder, which has the runtime without them.
+export NVCC_PREPEND_FLAGS=\"\${NVCC_PREPEND_FLAGS--L${CMAKE_BINARY_DIR}/emulated-gpu}\"
 export NVCC_APPEND_FLAGS=\"\${NVCC_APPEND_FLAGS--cudart shared}\"
-export CPATH=\"\${CPATH-${MULTINODE_CUDA_INCLUDE_DIR}}\"
-export LIBRARY_PATH=\"\${LIBRARY_PATH-${CMAKE_BINARY_DIR}/emulated-gpu}\"
+case \":\${CPATH-}:\" in
+  *\":${MULTINODE_CUDA_INCLUDE_DIR}:\"*) ;;
+  *) export CPATH=\"${MULTINODE_CUDA_INCLUDE_DIR}\${CPATH:+:\$CPATH}\" ;;
+esac
+case \":\${LIBRARY_PATH-}:\" in
+  *\":${CMAKE_BINARY_DIR}/emulated-gpu:\"*) ;;
+  *) export LIBRARY_PATH=\"${CMAKE_BINARY_DIR}/emulated-gpu\${LIBRARY_PATH:+:\$LIBRARY_PATH}\" ;;
+esac
 ")
   endif()
   configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/env.sh.in ${CMAKE_BINARY_DIR}/env.sh @ONLY)
