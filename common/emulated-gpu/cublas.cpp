@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -16,6 +17,7 @@ using emulated_gpu::view;
 struct cublasContext {
   int device = 0;
   cudaStream_t stream = nullptr;
+  cublasMath_t mode = CUBLAS_DEFAULT_MATH;
 };
 
 namespace {
@@ -140,6 +142,18 @@ void gemm(Handle handle, const Shape& shape, const C* alpha, const C* a, const C
   enqueue(blas, [=, factor = *alpha, keep = *beta] { multiply(shape, factor, view(a), view(b), keep, view(c)); });
 }
 
+// At once without a stream.
+Status copy(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
+            std::optional<cudaStream_t> stream = {}) {
+  const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };
+  const auto count = static_cast<std::size_t>(columns);
+  const cudaError_t code =
+      stream ? cudaMemcpy2DAsync(to, bytes(to_rows), from, bytes(from_rows), bytes(rows), count, cudaMemcpyDefault,
+                                 *stream)
+             : cudaMemcpy2D(to, bytes(to_rows), from, bytes(from_rows), bytes(rows), count, cudaMemcpyDefault);
+  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
 }  // namespace
 
 extern "C" {
@@ -179,8 +193,11 @@ Status cublasSetStream(Handle handle, cudaStream_t stream) {
   });
 }
 // TF32 is a hint: the emulation computes in float.
-Status cublasSetMathMode(Handle handle, cublasMath_t) {
-  return guarded(__func__, [&] { valid(handle); });
+Status cublasSetMathMode(Handle handle, cublasMath_t mode) {
+  return guarded(__func__, [&] { valid(handle).mode = mode; });
+}
+Status cublasGetMathMode(Handle handle, cublasMath_t* mode) {
+  return guarded(__func__, [&] { *mode = valid(handle).mode; });
 }
 const char* cublasGetStatusString(Status status) {
   switch (status) {
@@ -232,18 +249,23 @@ Status cublasSaxpy(Handle handle, int n, const float* alpha, const float* x, int
     });
   });
 }
-Status cublasSetMatrix(int rows, int columns, int size, const void* a, int lda, void* b, int ldb) {
-  const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };
-  const cudaError_t code =
-      cudaMemcpy2D(b, bytes(ldb), a, bytes(lda), bytes(rows), static_cast<std::size_t>(columns), cudaMemcpyDefault);
-  return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
-}
-Status cublasSetVector(int n, int size, const void* x, int incx, void* y, int incy) {
-  return cublasSetMatrix(1, n, size, x, incx, y, incy);
-}
-Status cublasGetVector(int n, int size, const void* x, int incx, void* y, int incy) {
-  return cublasSetMatrix(1, n, size, x, incx, y, incy);
-}
+// Copies between host and device, in which Set and Get are the same here. A vector has rows of one element.
+#define COPIES(verb)                                                                                                   \
+  Status cublas##verb##Matrix(int rows, int columns, int size, const void* a, int lda, void* b, int ldb) {             \
+    return copy(rows, columns, size, a, lda, b, ldb);                                                                  \
+  }                                                                                                                    \
+  Status cublas##verb##MatrixAsync(int rows, int columns, int size, const void* a, int lda, void* b, int ldb,          \
+                                   cudaStream_t stream) {                                                              \
+    return copy(rows, columns, size, a, lda, b, ldb, stream);                                                          \
+  }                                                                                                                    \
+  Status cublas##verb##Vector(int n, int size, const void* x, int incx, void* y, int incy) {                           \
+    return copy(1, n, size, x, incx, y, incy);                                                                         \
+  }                                                                                                                    \
+  Status cublas##verb##VectorAsync(int n, int size, const void* x, int incx, void* y, int incy, cudaStream_t stream) { \
+    return copy(1, n, size, x, incx, y, incy, stream);                                                                 \
+  }
+COPIES(Set)
+COPIES(Get)
 
 Status cublasGemmEx(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
                     const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b, cudaDataType b_type,

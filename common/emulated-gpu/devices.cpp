@@ -53,7 +53,7 @@ cudaDeviceProp properties_of(int device) {
   properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
       1;
   properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.hostRegisterSupported = 1;
-  properties.memoryPoolsSupported = properties.computePreemptionSupported =
+  properties.streamPrioritiesSupported = properties.memoryPoolsSupported = properties.computePreemptionSupported =
       properties.canUseHostPointerForRegisteredMem = 1;
   properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
       properties.ECCEnabled = 1;
@@ -111,6 +111,7 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
                                            cudaDevAttrGlobalL1CacheSupported,
                                            cudaDevAttrLocalL1CacheSupported,
                                            cudaDevAttrMemoryPoolsSupported,
+                                           cudaDevAttrStreamPrioritiesSupported,
                                            cudaDevAttrEccEnabled};
   if (const auto* const found = std::ranges::find(values, attribute, &std::pair<cudaDeviceAttr, int>::first);
       found != std::end(values))
@@ -142,8 +143,17 @@ cudaError_t cudaSetDeviceFlags(unsigned) {
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
   return guarded(__func__, [] {});
 }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
+  return guarded(__func__, [&] { *config = cudaSharedMemBankSizeFourByte; });
+}
 cudaError_t cudaDeviceSynchronize() {
-  return guarded(__func__, [] { wait_for_device(current_device); });
+  return guarded(__func__, [] {
+    wait_for_device(current_device);
+    require_success_of_all();
+  });
 }
 // Ends all streams, events and memory of the device. Variables of programs stay.
 cudaError_t cudaDeviceReset() {

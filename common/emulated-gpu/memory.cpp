@@ -14,7 +14,7 @@ using namespace emulated_gpu;
 
 namespace {
 
-constexpr int fresh_byte = 0xA5, freed_byte = 0x5A;
+constexpr int fresh_byte = 0xA5;
 constexpr std::size_t page = 4096, red_zone = 256;
 
 std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -80,6 +80,13 @@ class Arena {
     catch_accesses();
     return memory;
   }
+  void* place_in_host(std::size_t bytes) {
+    void* const got = mmap(nullptr, up(bytes + red_zone, page), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (got == MAP_FAILED) return nullptr;
+    poison(static_cast<char*>(got), bytes);
+    return got;
+  }
   // A late access of the emulation itself to freed memory ends the process.
   void release(void* memory, std::size_t bytes) {
     mmap(view(memory), up(bytes + red_zone, page), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
@@ -144,7 +151,7 @@ void require_no_capture() {  // because allocating and freeing would be no part 
 std::size_t used_memory(int device) {
   std::size_t used = 0;
   for (const auto& [begin, allocation] : Machine::get().memory)
-    if (allocation.device == device) used += allocation.bytes;
+    if (allocation.device == device && !allocation.of_host()) used += allocation.bytes;
   return used;
 }
 
@@ -161,7 +168,7 @@ std::string range_refusal(const void* data, std::size_t bytes, bool of_device, c
   const std::string name = fmt::format("{} ({} bytes at {}) ", what, bytes, data);
   const Lock lock(Machine::get().mutex);
   const auto* const where = find_memory(data);
-  if (of_device && (!where || !where->second.of_device())) return name + "is not device memory";
+  if (of_device && !where) return name + "is not device memory";  // memory of cudaMallocHost is, for copies
   if (!of_device && where && !where->second.of_host())
     return fmt::format("{}is memory of device {}", name, where->second.device);
   if (!of_device && data == nullptr) return name + "is null";
@@ -177,15 +184,14 @@ void require_range(const void* data, std::size_t bytes, bool of_device, const ch
     refuse(cudaErrorInvalidValue, why);
 }
 
-// The device, -1 for pinned memory, or -2 for memory that CUDA does not know.
-int owner(const void* data) {
+// What CUDA knows of this memory: nothing, if it is pageable.
+std::optional<Allocation> allocation_of(const void* data) {
   const Lock lock(Machine::get().mutex);
   const auto* const where = find_memory(data);
-  return where ? where->second.device : -2;
+  return where ? std::optional(where->second) : std::nullopt;
 }
 
-// Rows of `width` bytes; a plain copy has one. Returns whether it is from pageable memory to a device, and whether it
-// is between devices.
+// Rows of `width` bytes; a plain copy has one.
 struct Area {
   void* to;
   std::size_t to_pitch;
@@ -198,23 +204,25 @@ struct Area {
                    view(static_cast<const char*>(from)) + row * from_pitch, width);
   }
 };
-struct Ends {
-  bool to_device, from_device, from_pageable;
+struct How {
+  bool from_pageable_to_device = false, between_devices = false;
 };
-Ends checked(const Area& area, cudaMemcpyKind kind) {
+How checked(const Area& area, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
     refuse(cudaErrorInvalidValue, "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind)));
   if (area.height > 1 && (area.to_pitch < area.width || area.from_pitch < area.width))
     refuse(cudaErrorInvalidPitchValue, fmt::format("rows of {} bytes do not fit into a pitch of {}", area.width,
                                                    std::min(area.to_pitch, area.from_pitch)));
   const bool any = kind == cudaMemcpyDefault;
-  const int to_owner = owner(area.to), from_owner = owner(area.from);
-  const Ends ends{any ? to_owner >= 0 : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
-                  any ? from_owner >= 0 : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
-                  from_owner == -2};
-  require_range(area.to, (area.height - 1) * area.to_pitch + area.width, ends.to_device, "the destination");
-  require_range(area.from, (area.height - 1) * area.from_pitch + area.width, ends.from_device, "the source");
-  return ends;
+  const std::optional<Allocation> to = allocation_of(area.to), from = allocation_of(area.from);
+  const bool to_device =
+                 any ? to && to->of_device() : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
+             from_device =
+                 any ? from && from->of_device() : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require_range(area.to, (area.height - 1) * area.to_pitch + area.width, to_device, "the destination");
+  require_range(area.from, (area.height - 1) * area.from_pitch + area.width, from_device, "the source");
+  const bool into_device = to && !to->of_host();
+  return {into_device && !from, into_device && from && !from->of_host()};
 }
 
 void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -227,8 +235,8 @@ void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
 // see them later. Between devices it does not wait at all. ("API synchronization behavior" of CUDA's documentation)
 void copy_now(const Area& area, cudaMemcpyKind kind) {
   if (area.width == 0 || area.height == 0) return;
-  const Ends ends = checked(area, kind);
-  if (ends.to_device && !ends.from_device && ends.from_pageable) {
+  const How how = checked(area, kind);
+  if (how.from_pageable_to_device) {
     end_of(cudaStream_t{}).wait();
     const auto staged = std::make_shared<std::vector<char>>(area.width * area.height);
     Area stage = area;
@@ -250,7 +258,9 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     return;
   }
   put(nullptr, [=] { return [=] { area.copy(); }; });
-  if (!ends.to_device || !ends.from_device) end_of(cudaStream_t{}).wait();
+  if (how.between_devices) return;
+  end_of(cudaStream_t{}).wait();
+  require_success_of_all();
 }
 
 Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, from, bytes, bytes, 1}; }
@@ -268,15 +278,14 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
     *memory = nullptr;
     if (bytes == 0) return;
     if (kind != Allocation::variable) require_no_capture();
+    const Allocation made{bytes, device, kind};
     const std::size_t used = used_memory(device);
-    if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
+    if (!made.of_host() && (bytes > device_memory || used > device_memory - bytes))
       refuse(cudaErrorMemoryAllocation,
              fmt::format("out of memory: {} bytes requested, {} of {} in use", bytes, used, device_memory));
-    void* const got = device >= 0 && kind != Allocation::managed ? arena().place(bytes)
-                                                                 : std::aligned_alloc(page, up(bytes + red_zone, page));
+    void* const got = made.of_host() ? arena().place_in_host(bytes) : arena().place(bytes);
     if (!got) refuse(cudaErrorMemoryAllocation, fmt::format("the system gave no {} bytes", bytes));
-    if (device < 0 || kind == Allocation::managed) std::memset(got, fresh_byte, bytes);
-    machine.memory[number(*memory = got)] = {bytes, device, kind};
+    machine.memory[number(*memory = got)] = made;
   });
 }
 
@@ -292,12 +301,10 @@ std::map<std::uintptr_t, Allocation>::iterator owned(void* memory, bool pinned) 
 }
 void give_back(std::map<std::uintptr_t, Allocation>::iterator found) {
   auto* const memory = reinterpret_cast<void*>(found->first);
-  if (found->second.of_host()) {
-    std::memset(memory, freed_byte, found->second.bytes);
-    std::free(memory);
-  } else {
+  if (found->second.of_host())
+    munmap(memory, up(found->second.bytes + red_zone, page));
+  else
     arena().release(memory, found->second.bytes);
-  }
   Machine::get().memory.erase(found);
 }
 
@@ -321,7 +328,8 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
     device = owned(memory, pinned)->second.device;
   });
   if (code != cudaSuccess) return code;
-  if (!pinned) wait_for_device(device);  // like CUDA, waits for all work, including that of destroyed streams
+  for (int one = 0; one < device_count(); ++one)  // like CUDA, waits for all work, including that of destroyed streams
+    if (pinned || one == device) wait_for_device(one);
   const Lock lock(Machine::get().mutex);
   give_back(owned(memory, pinned));
   return cudaSuccess;
@@ -339,8 +347,8 @@ void require_managed(const void* memory, std::size_t bytes) {
 // A copy of one device's memory to another's.
 void require_of_device(const void* memory, int device, const char* what) {
   require_device(device);
-  if (const int found = owner(memory); found >= 0 && found != device)
-    refuse(cudaErrorInvalidValue, fmt::format("the {} is memory of device {}, not {}", what, found, device));
+  if (const auto found = allocation_of(memory); found && found->of_device() && found->device != device)
+    refuse(cudaErrorInvalidValue, fmt::format("the {} is memory of device {}, not {}", what, found->device, device));
 }
 cudaError_t copy_of_peer(const char* call, void* to, int to_device, const void* from, int from_device,
                          std::size_t bytes, cudaStream_t stream) {

@@ -94,7 +94,7 @@ namespace {
 struct Faults {
   std::mutex mutex;
   std::map<int, CudaError> of_device;
-  std::map<int, CudaError> once;  // returned by one call
+  std::map<int, CudaError> once, at_wait;  // returned by the next call, and by the next one that waits
   std::atomic<int> count{0};
 };
 Faults& faults() {
@@ -108,6 +108,7 @@ void set_sticky_error(int device, cudaError_t code, const std::string& why) {
 }
 void set_error_once(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
+  faults().at_wait.insert_or_assign(device, CudaError{code, why});
   if (faults().once.insert_or_assign(device, CudaError{code, why}).second) ++faults().count;
 }
 bool failed(int device) {
@@ -127,6 +128,14 @@ void require_success() {
   const auto late = faults().once.extract(current_device);
   if (!late) return;
   --faults().count;
+  throw CudaError(late.mapped());
+}
+
+void require_success_of_all() {
+  const Lock lock(faults().mutex);
+  const auto late = faults().at_wait.extract(current_device);
+  if (!late) return;
+  if (faults().once.erase(current_device)) --faults().count;
   throw CudaError(late.mapped());
 }
 
@@ -151,7 +160,7 @@ using namespace emulated_gpu;
 // With --check, reports what the program leaked.
 struct AtExit {
   ~AtExit() {
-    if (!checks()) return;
+    if (!checks() || faults().count > 0) return;  // after a fault no buffer can be freed
     Machine& machine = Machine::get();
     const Lock lock(machine.mutex);
     std::string left;

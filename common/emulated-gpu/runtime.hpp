@@ -120,6 +120,7 @@ struct CUstream_st {
   int device = 0;
   bool blocking = false;    // synchronizes with the default stream
   bool is_default = false;  // of its device: made when first used, never destroyed
+  int priority = 0;         // has no effect
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
   std::optional<emulated_gpu::Capture> capture{};
 };
@@ -192,7 +193,8 @@ struct CudaError {
 
 // Throws the error of a kernel that failed on the current device.
 void require_no_fault();
-void require_success();  // also an error that one call returns
+void require_success();         // also an error that one call returns
+void require_success_of_all();  // after a wait: an error that a launch has returned, because many programs do not look
 
 // Runs the body of the CUDA function `name`.
 template <class Function>

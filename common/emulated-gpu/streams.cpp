@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 using namespace emulated_gpu;
 
 namespace emulated_gpu {
@@ -107,17 +109,22 @@ extern "C" {
 // Streams
 
 // Priorities have no effect here.
+constexpr int highest_priority = -5;
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return guarded(__func__, [&] {
     if (least) *least = 0;
-    if (greatest) *greatest = -5;
+    if (greatest) *greatest = highest_priority;
   });
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return locked(__func__, [&](Machine& machine) {
     auto made = std::make_unique<CUstream_st>();
     made->device = current_device;
     made->blocking = !(flags & cudaStreamNonBlocking);
+    made->priority = std::clamp(priority, highest_priority, 0);
     machine.streams.insert(*stream = made.release());
   });
 }
@@ -142,7 +149,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return guarded(__func__, [&] { return end_of(stream).reached() ? cudaSuccess : cudaErrorNotReady; });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return guarded(__func__, [&] { end_of(stream).wait(); });
+  return guarded(__func__, [&] {
+    end_of(stream).wait();
+    require_success_of_all();
+  });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return locked(__func__, [&](Machine&) {

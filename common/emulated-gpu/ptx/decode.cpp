@@ -31,6 +31,7 @@ constexpr Known known[] = {
     {" neg abs min max ", {" ftz NaN "}},
     {" sad dp4a copysign rem and or xor not popc clz brev bfe bfi shl shr lop3 prmt selp mov ", {}},
     {" bfind ", {" shiftamt "}},
+    {" bmsk ", {" wrap clamp "}},
     {" dp2a ", {" lo hi "}},
     {" vabsdiff4 ", {" add "}},
     {" shf ", {" l r wrap clamp "}},

@@ -88,6 +88,14 @@ struct Funnel {
     return static_cast<u32>(left ? n == 32 ? both : (both << n) >> 32 : both >> n);
   }
 };
+template <bool clamp>
+struct BitMask {  // `width` ones from bit `first` on
+  u32 operator()(u32 first, u32 width) const {
+    if (clamp && first > 31) return 0;
+    const u32 end = (first & 31) + (clamp ? std::min(width, 32u) : width & 31);
+    return (~0u << (first & 31)) & (end > 31 ? ~0u : (1u << end) - 1);
+  }
+};
 template <bool shift_amount>
 struct FindBit {
   template <class T>
@@ -292,6 +300,7 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   if (op == "clz")
     return size_of(type) == 8 ? each<decltype([](auto a) { return std::countl_zero(a); }), u32, u64>
                               : each<decltype([](auto a) { return std::countl_zero(a); }), u32, u32>;
+  if (op == "bmsk") return s.is("clamp") ? each<BitMask<true>, u32, u32, u32> : each<BitMask<false>, u32, u32, u32>;
   if (op == "bfind") return s.is("shiftamt") ? find_bit<true>(type) : find_bit<false>(type);
   if (op == "sad") return integers<3>(type, AddDifference{});
   if (op == "dp4a") return dot<u8, s8, 4, 0>(s);

@@ -156,8 +156,8 @@ void move_special(Warp& w, const Instruction& i, u32 mask) {
   T* const d = w.row<T>(i.d);
   const SpecialRegister& s = specials[i.immediate];
   const int n = static_cast<int>(i.offset);
-  const T same = s.same ? static_cast<T>(s.value(w, 0, n)) : T{};
-  for_lanes(mask, [&](int l) { d[l] = s.same ? same : static_cast<T>(s.value(w, l, n)); });
+  if (s.same) return for_lanes(mask, [&, value = static_cast<T>(s.value(w, 0, n))](int l) { d[l] = value; });
+  for_lanes(mask, [&](int l) { d[l] = static_cast<T>(s.value(w, l, n)); });
 }
 
 template <class Whole, class Part>

@@ -97,7 +97,8 @@ TEST_F(Blas, ProductsInABatchAndVectors) {
   float host[] = {0, 8, 0, 9};
   EXPECT_BLAS(cublasSetVector(2, 4, host + 1, 2, y, 1));
   EXPECT_EQ(y.get(), (std::vector<float>{8, 9, 18}));
-  EXPECT_BLAS(cublasGetVector(2, 4, x, 2, host, 1));
+  EXPECT_BLAS(cublasGetVectorAsync(2, 4, x, 2, host, 1, stream_));
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   EXPECT_EQ(host[1], 7);
 }
 

@@ -213,6 +213,8 @@ TEST_F(HostCuda, HintsAreAcceptedAndSmallCallsWork) {
   EXPECT_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream{};
   EXPECT_OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  EXPECT_OK(cudaStreamGetPriority(stream, &least));
+  EXPECT_EQ(least, greatest);
   int called = 0;
   EXPECT_OK(cudaStreamAddCallback(
       stream, [](cudaStream_t, cudaError_t code, void* data) { *static_cast<int*>(data) += code == cudaSuccess; },

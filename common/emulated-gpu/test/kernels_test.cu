@@ -166,6 +166,9 @@ void compare_integers() {
              "{ .reg .b32 n; and.b32 n, %1, 1; table: .branchtargets even, odd; brx.idx n, table;"
              "  even: mov.b32 %0, %2; bra end; odd: mov.b32 %0, %3; end: }",
              a & 1 ? c : b);
+  COMPARE_32(u32, "r", "bmsk.clamp.b32 %0, %1, %2;",
+             static_cast<u32>(u64{b > 31 ? ~0u : (1u << b) - 1} << std::min(a, 32u)));
+  COMPARE_32(u32, "r", "bmsk.wrap.b32 %0, %1, %2;", ((1u << (b & 31)) - 1) << (a & 31));
   COMPARE_32(u32, "r", "popc.b32 %0, %1;", static_cast<u32>(std::popcount(a)));
   COMPARE_32(u32, "r", "clz.b32 %0, %1;", static_cast<u32>(std::countl_zero(a)));
   COMPARE_32(u32, "r", "bfind.u32 %0, %1;", a ? 31 - static_cast<u32>(std::countl_zero(a)) : ~0u);
@@ -663,6 +666,9 @@ TEST(Launches, WhatIsNotEmulatedFailsWhenItIsReached) {
     EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
   }
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorNotSupported) << "for programs that do not look at launches";
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(std::regex_match(
       said, std::regex("emulated-gpu: kernel not_emulated\\(bool, int\\*\\), block \\(0,0,0\\), thread \\(0,0,0\\): "
@@ -680,6 +686,7 @@ TEST(Launches, TheMessageNamesTheFunctionThatTheProgramCalls) {
   testing::internal::CaptureStderr();
   copies_in_a_library<<<1, 1>>>(in.data, out.data);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorNotSupported);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(
       std::regex_search(said, std::regex("asynchronous copies .* are not emulated: cp.async.*pipeline.*:[0-9]+ in "

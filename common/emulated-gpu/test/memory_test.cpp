@@ -122,14 +122,18 @@ TEST_F(Memory, ManagedPinnedAndRegisteredMemoryIsTheHosts) {
   std::vector<char> bytes(64);
   EXPECT_OK(cudaHostRegister(bytes.data(), bytes.size(), cudaHostRegisterDefault));
   expect_refused(cudaHostRegister(bytes.data() + 1, 1, 0), cudaErrorHostMemoryAlreadyRegistered, "already registered");
-  std::memcpy(managed, "abc", 4);
+  EXPECT_OK(cudaMemcpy(managed, "abc", 4, cudaMemcpyHostToDevice));
+  EXPECT_STREQ(static_cast<char*>(managed), "abc") << "it is never late";
   EXPECT_OK(cudaMemset(managed, 'x', 2));
-  EXPECT_OK(cudaMemcpy(pinned, managed, 4, cudaMemcpyDefault));
+  EXPECT_OK(cudaMemset(pinned, 'y', 4)) << "pinned memory is a device's, too";
+  EXPECT_OK(cudaMemcpy(pinned, managed, 4, cudaMemcpyHostToDevice));
   EXPECT_STREQ(static_cast<char*>(pinned), "xxc");
   EXPECT_OK(cudaHostUnregister(bytes.data()));
   expect_refused(cudaHostUnregister(bytes.data()), cudaErrorHostMemoryNotRegistered, "was not registered");
   expect_refused(cudaFree(pinned), cudaErrorInvalidValue, "not allocated by the matching function");
   EXPECT_OK(cudaFreeHost(pinned));
+  EXPECT_OK(cudaFree(managed));
+  ASSERT_OK(cudaMallocManaged(&managed, std::size_t{17} << 30)) << "more than the device has; none of it is used";
   EXPECT_OK(cudaFree(managed));
 }
 
