@@ -495,7 +495,10 @@ cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChan
 // Copies and fills
 
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  return guarded(__func__, [&] { set(memory, value, bytes, nullptr); });
+  return guarded(__func__, [&] {
+    set(memory, value, bytes, nullptr);
+    if (const auto found = allocation_of(memory); found && found->of_host()) end_of(cudaStream_t{}).wait();
+  });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   return guarded(__func__, [&] { set(memory, value, bytes, stream); });

@@ -124,8 +124,9 @@ TEST_F(Memory, ManagedPinnedAndRegisteredMemoryIsTheHosts) {
   expect_refused(cudaHostRegister(bytes.data() + 1, 1, 0), cudaErrorHostMemoryAlreadyRegistered, "already registered");
   EXPECT_OK(cudaMemcpy(managed, "abc", 4, cudaMemcpyHostToDevice));
   EXPECT_STREQ(static_cast<char*>(managed), "abc") << "it is never late";
-  EXPECT_OK(cudaMemset(managed, 'x', 2));
   EXPECT_OK(cudaMemset(pinned, 'y', 4)) << "pinned memory is a device's, too";
+  EXPECT_EQ(static_cast<char*>(pinned)[3], 'y');
+  EXPECT_OK(cudaMemset(managed, 'x', 2));
   EXPECT_OK(cudaMemcpy(pinned, managed, 4, cudaMemcpyHostToDevice));
   EXPECT_STREQ(static_cast<char*>(pinned), "xxc");
   EXPECT_OK(cudaHostUnregister(bytes.data()));
