@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <cstdlib>
 #include <future>
 #include <thread>
@@ -40,16 +39,12 @@ TEST_F(HostCuda, HasTheRequestedDevices) {
   EXPECT_OK(cudaSetDevice(0));
 }
 
-TEST_F(HostCuda, FreshMemoryIsPoisoned) {
+TEST_F(HostCuda, MemoryIsFreedOnceAndHasAnEnd) {
   void* memory = nullptr;
-  std::vector<unsigned char> bytes(1000);
-  EXPECT_OK(cudaMalloc(&memory, bytes.size()));
-  EXPECT_OK(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost));
-  EXPECT_EQ(std::ranges::count(bytes, 0xA5), 1000);
+  EXPECT_OK(cudaMalloc(&memory, 1000));
   EXPECT_OK(cudaFree(memory));
   expect_refused(cudaFree(memory), cudaErrorInvalidValue, "was already freed");
-  EXPECT_EQ(cudaMalloc(&memory, std::size_t{1} << 40), cudaErrorMemoryAllocation);
-  cudaGetLastError();
+  expect_refused(cudaMalloc(&memory, std::size_t{1} << 40), cudaErrorMemoryAllocation, "out of memory");
 }
 
 TEST_F(HostCuda, CopiesOfTheWrongKindAreRefused) {
@@ -254,26 +249,6 @@ TEST_F(HostCuda, HintsAreAcceptedAndSmallCallsWork) {
   EXPECT_OK(cudaSetDevice(0));
   EXPECT_OK(cudaFree(managed));
   EXPECT_OK(cudaFreeHost(pinned));
-}
-
-// What nvcc puts into a program, with machine code only: `nvcc -gencode arch=compute_90,code=sm_90`.
-extern "C" void** __cudaRegisterFatBinary(void*);
-extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
-                                       int*);
-TEST_F(HostCuda, AProgramWithoutPtxHasNoKernelImage) {
-  static std::uint32_t binary[4 + 16] = {0xBA55ED50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64};
-  binary[4 + 7] = 90;
-  static struct {
-    std::uint32_t magic = 0x466243b1, version = 1;
-    const void *data = binary, *unused = nullptr;
-  } wrapper;
-  static const char kernel = 0;
-  __cudaRegisterFunction(__cudaRegisterFatBinary(&wrapper), &kernel, nullptr, "own", -1, nullptr, nullptr, nullptr,
-                         nullptr, nullptr);
-  testing::internal::CaptureStderr();
-  expect_refused(cudaLaunchKernel(&kernel, 1, 1, nullptr, 0, nullptr), cudaErrorNoKernelImageForDevice,
-                 "the program has no PTX for compute capability 9.0 or less (machine code for sm_90)");
-  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "emulated-gpu: the program has no PTX");
 }
 
 TEST_F(HostCuda, WhatIsNotEmulatedSaysSo) {

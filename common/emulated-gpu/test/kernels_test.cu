@@ -1,10 +1,11 @@
 // Kernels on emulated GPUs, against the host's arithmetic.
+#include "cuda.hpp"
+
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_pipeline.h>
-#include <gtest/gtest.h>
 
 #include <bit>
 #include <cfenv>
@@ -29,25 +30,11 @@ using s64 = std::int64_t;
 
 const int devices = setenv("EMULATED_GPUS", "2", 0);
 
-#define OK(call) ASSERT_EQ(cudaGetErrorString(call), std::string("no error"))
-
-// A buffer of the device, and its values.
 template <class T>
-struct Buffer {
-  explicit Buffer(const std::vector<T>& values) : size(values.size()) {
-    cudaMalloc(&data, size * sizeof(T));
-    cudaMemcpy(data, values.data(), size * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  explicit Buffer(std::size_t count) : Buffer(std::vector<T>(count)) {}
-  Buffer(const Buffer&) = delete;
-  ~Buffer() { cudaFree(data); }
-  std::vector<T> values() const {
-    std::vector<T> all(size);
-    EXPECT_EQ(cudaMemcpy(all.data(), data, size * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return all;
-  }
-  T* data = nullptr;
-  std::size_t size;
+struct Buffer : Array<T> {
+  explicit Buffer(const std::vector<T>& values) : Array<T>(values) {}
+  explicit Buffer(std::size_t count) : Array<T>(std::vector<T>(count)) {}
+  T* data = *this;
 };
 
 template <class R, class T, class F>
@@ -90,7 +77,7 @@ void compare(const char* name, D device, H host) {
   Buffer<R> to(count);
   apply<R><<<12, 128>>>(from.data, to.data, count, device);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << name << ": " << cudaGetErrorString(cudaGetLastError());
-  const std::vector<R> got = to.values();
+  const std::vector<R> got = to.get();
   for (int i = 0; i < count; ++i) {
     const T a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];
     const R wanted = host(a, b, c);
@@ -338,7 +325,7 @@ TEST(Kernels, AngleFunctionsOfAnyDouble) {
   const auto count = static_cast<int>(in.size());
   angles<<<(count + 63) / 64, 64>>>(from.data, to.data, count);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
-  const std::vector<double> got = to.values();
+  const std::vector<double> got = to.get();
   for (std::size_t i = 0; i < in.size(); ++i) {
     const double wanted[] = {std::sin(in[i]), std::cos(in[i]), std::tan(in[i])};
     for (std::size_t f = 0; f < 3; ++f) EXPECT_NEAR(got[3 * i + f], wanted[f], 7e-16 * std::abs(wanted[f])) << in[i];
@@ -373,8 +360,8 @@ __global__ void between_lanes(u32* out) {
 TEST(Kernels, ExchangeValuesBetweenLanes) {
   Buffer<u32> out(320);
   between_lanes<<<1, 32>>>(out.data);
-  OK(cudaDeviceSynchronize());
-  const std::vector<u32> got = out.values();
+  ASSERT_OK(cudaDeviceSynchronize());
+  const std::vector<u32> got = out.get();
   u32 third = 0, most = 0;
   for (u32 l = 0; l < 32; ++l) third |= u32{l % 3 == 0} << l, most = std::max(most, l ^ 5);
   for (u32 l = 0; l < 32; ++l) {
@@ -416,8 +403,8 @@ TEST(Kernels, DivergeAndCall) {
   Buffer<int> steps(300), out(96);
   collatz<<<1, 300>>>(steps.data);
   calls<<<1, 96>>>(out.data, 1);
-  OK(cudaDeviceSynchronize());
-  const std::vector<int> got = steps.values(), called = out.values();
+  ASSERT_OK(cudaDeviceSynchronize());
+  const std::vector<int> got = steps.get(), called = out.get();
   for (int t = 0; t < 300; ++t) {
     int wanted = 0;
     for (u64 x = static_cast<u64>(t) + 1; x != 1; ++wanted) x = x & 1 ? 3 * x + 1 : x / 2;
@@ -487,13 +474,13 @@ TEST(Kernels, WaitAtBarriersAndForEachOther) {
   lock_and_count<<<2, 40>>>(lock.data, counter.data);
   wait_for_the_next_block<<<10, 1>>>(flags.data, chain.data);
   void* arguments[] = {&values.data, &sums.data};
-  OK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(grid_sum), 6, 1, arguments, 0, nullptr));
-  OK(cudaDeviceSynchronize());
-  const std::vector<int> got = out.values();
+  ASSERT_OK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(grid_sum), 6, 1, arguments, 0, nullptr));
+  ASSERT_OK(cudaDeviceSynchronize());
+  const std::vector<int> got = out.get();
   for (int t = 0; t < 128; ++t) EXPECT_EQ(got[t], t == 100 ? 0 : 8128 * 10 + 43 * 4 + 2 + (t < 32 ? 0 : 7)) << t;
-  EXPECT_EQ(counter.values()[0], 240);
-  EXPECT_EQ(chain.values()[0], 10);
-  EXPECT_EQ(sums.values(), std::vector<int>(6, 21));
+  EXPECT_EQ(counter.get()[0], 240);
+  EXPECT_EQ(chain.get()[0], 10);
+  EXPECT_EQ(sums.get(), std::vector<int>(6, 21));
 }
 
 // Memory
@@ -537,15 +524,15 @@ TEST(Kernels, UseAllSpacesOfMemory) {
   Buffer<int> ints(32);
   Buffer<unsigned char> bytes(std::vector<unsigned char>(32, 100));
   const float other[] = {5, 6, 7, 8};
-  OK(cudaMemcpyToSymbol(coefficients, other, sizeof other));
+  ASSERT_OK(cudaMemcpyToSymbol(coefficients, other, sizeof other));
   int* address = nullptr;
-  OK(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), counter));
+  ASSERT_OK(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), counter));
   const int nine = 9;
-  OK(cudaMemcpy(address, &nine, sizeof nine, cudaMemcpyHostToDevice));
+  ASSERT_OK(cudaMemcpy(address, &nine, sizeof nine, cudaMemcpyHostToDevice));
   spaces<<<1, 32>>>(large, -3, from.data, to.data, ints.data, bytes.data);
-  OK(cudaDeviceSynchronize());
-  const std::vector<float4> got = to.values();
-  const std::vector<int> sums = ints.values();
+  ASSERT_OK(cudaDeviceSynchronize());
+  const std::vector<float4> got = to.get();
+  const std::vector<int> sums = ints.get();
   for (int t = 0; t < 32; ++t) {
     EXPECT_EQ(got[t].x, t + 0.5f);
     EXPECT_EQ(got[t].y, 31 - t);
@@ -553,9 +540,9 @@ TEST(Kernels, UseAllSpacesOfMemory) {
     EXPECT_EQ(got[t].w, t % 2 ? t % 8 : 0) << t;
     EXPECT_EQ(sums[t], 100 + t % 30 - 3 + 9 + t % 2 * 1000);
   }
-  EXPECT_EQ(bytes.values(), std::vector<unsigned char>(32, 44));
+  EXPECT_EQ(bytes.get(), std::vector<unsigned char>(32, 44));
   int back = 0;
-  OK(cudaMemcpyFromSymbol(&back, counter, sizeof back));
+  ASSERT_OK(cudaMemcpyFromSymbol(&back, counter, sizeof back));
   EXPECT_EQ(back, 9);
   EXPECT_EQ(cudaMemcpyToSymbol(counter, other, sizeof other), cudaErrorInvalidValue);
   EXPECT_EQ(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), "no symbol"), cudaErrorInvalidSymbol);
@@ -567,12 +554,12 @@ TEST(Kernels, CountWithAtomics) {
   Buffer<float> f(1);
   Buffer<double> d(1);
   atomics<<<2, 100>>>(i.data, u.data, l.data, f.data, d.data);
-  OK(cudaDeviceSynchronize());
-  EXPECT_EQ(i.values(), (std::vector<int>{400, -200, -99, 99, 100}));
-  EXPECT_EQ(u.values(), (std::vector<u32>{0, ~0u, 0, 200 % 11, 3 + 11 * 19 - 200 > 10 ? 1u : 3u + 11 * 19 - 200}));
-  EXPECT_EQ(l.values(), (std::vector<unsigned long long>{1ull << 59, 200ull << 40}));
-  EXPECT_EQ(f.values()[0], 100);
-  EXPECT_EQ(d.values()[0], 50);
+  ASSERT_OK(cudaDeviceSynchronize());
+  EXPECT_EQ(i.get(), (std::vector<int>{400, -200, -99, 99, 100}));
+  EXPECT_EQ(u.get(), (std::vector<u32>{0, ~0u, 0, 200 % 11, 3 + 11 * 19 - 200 > 10 ? 1u : 3u + 11 * 19 - 200}));
+  EXPECT_EQ(l.get(), (std::vector<unsigned long long>{1ull << 59, 200ull << 40}));
+  EXPECT_EQ(f.get()[0], 100);
+  EXPECT_EQ(d.get()[0], 50);
 }
 
 // The runtime around kernels
@@ -591,19 +578,19 @@ TEST(Launches, AreTasksOfStreamsAndGraphs) {
   cudaStream_t stream;
   cudaGraph_t graph;
   cudaGraphExec_t executable;
-  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  ASSERT_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  ASSERT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int n = 1; n <= 3; ++n) add<<<1, n, 0, stream>>>(sum.data, 10);
-  OK(cudaStreamEndCapture(stream, &graph));
-  OK(cudaGraphInstantiate(&executable, graph, 0));
-  EXPECT_EQ(sum.values()[0], 0);
-  OK(cudaGraphLaunch(executable, stream));
-  OK(cudaGraphLaunch(executable, stream));
-  OK(cudaStreamSynchronize(stream));
-  EXPECT_EQ(sum.values()[0], 120);
-  OK(cudaGraphExecDestroy(executable));
-  OK(cudaGraphDestroy(graph));
-  OK(cudaStreamDestroy(stream));
+  ASSERT_OK(cudaStreamEndCapture(stream, &graph));
+  ASSERT_OK(cudaGraphInstantiate(&executable, graph, 0));
+  EXPECT_EQ(sum.get()[0], 0);
+  ASSERT_OK(cudaGraphLaunch(executable, stream));
+  ASSERT_OK(cudaGraphLaunch(executable, stream));
+  ASSERT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(sum.get()[0], 120);
+  ASSERT_OK(cudaGraphExecDestroy(executable));
+  ASSERT_OK(cudaGraphDestroy(graph));
+  ASSERT_OK(cudaStreamDestroy(stream));
 }
 TEST(Launches, KeepTheLimits) {
   Buffer<int> p(64);
@@ -619,18 +606,18 @@ TEST(Launches, KeepTheLimits) {
   EXPECT_EQ(launched([&] { dynamic<<<1, 1, 60001>>>(p.data); }), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 300000), cudaErrorInvalidValue);
   cudaGetLastError();
-  OK(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60001));
+  ASSERT_OK(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60001));
   EXPECT_EQ(launched([&] { dynamic<<<1, 1, 60001>>>(p.data); }), cudaSuccess);
-  EXPECT_EQ(p.values()[0], 3);
+  EXPECT_EQ(p.get()[0], 3);
   cudaFuncAttributes attributes;
-  OK(cudaFuncGetAttributes(&attributes, bounded));
+  ASSERT_OK(cudaFuncGetAttributes(&attributes, bounded));
   EXPECT_EQ(attributes.maxThreadsPerBlock, 64);
   int blocks = 0;
-  OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, dynamic, 1024, 0));
+  ASSERT_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, dynamic, 1024, 0));
   EXPECT_EQ(blocks, 2);
-  OK(cudaDeviceSetLimit(cudaLimitStackSize, 512 << 10));
+  ASSERT_OK(cudaDeviceSetLimit(cudaLimitStackSize, 512 << 10));
   calls_deep<<<1, 1>>>(10000, p.data);
-  EXPECT_EQ(p.values()[0], static_cast<int>(deep(10000)));
+  EXPECT_EQ(p.get()[0], static_cast<int>(deep(10000)));
   EXPECT_EQ(cudaDeviceSetLimit(cudaLimitStackSize, 1 << 20), cudaErrorInvalidValue);
   void* arguments[] = {&p.data, &blocks};
   EXPECT_EQ(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(add), 100000, 1024, arguments, 0, nullptr),
@@ -643,7 +630,7 @@ __global__ void prints(int n) {
 TEST(Launches, Print) {
   testing::internal::CaptureStdout();
   prints<<<1, 2>>>(5);
-  OK(cudaDeviceSynchronize());
+  ASSERT_OK(cudaDeviceSynchronize());
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "0 of 5:  1.67 text 123456789abc x%\n1 of 5:  1.67 text 123456789abc x%\n");
 }
@@ -659,7 +646,7 @@ __global__ void not_emulated(bool comes, int* done) {
 TEST(Launches, WhatIsNotEmulatedFailsWhenItIsReached) {
   Buffer<int> done(std::vector{0});
   not_emulated<<<1, 1>>>(false, done.data);
-  EXPECT_EQ(done.values(), std::vector{1});
+  EXPECT_EQ(done.get(), std::vector{1});
   testing::internal::CaptureStderr();
   for (int n = 0; n < 2; ++n) {
     not_emulated<<<1, 1>>>(true, done.data);
@@ -674,7 +661,7 @@ TEST(Launches, WhatIsNotEmulatedFailsWhenItIsReached) {
       said, std::regex("emulated-gpu: kernel not_emulated\\(bool, int\\*\\), block \\(0,0,0\\), thread \\(0,0,0\\): "
                        "cuda::barrier in shared memory is not emulated: mbarrier.init.*kernels_test.cu:[0-9]+\\)\n")))
       << said << "must be one line";
-  EXPECT_EQ(done.values(), std::vector{1});
+  EXPECT_EQ(done.get(), std::vector{1});
 }
 __global__ void copies_in_a_library(const int* in, int* out) {
   __shared__ alignas(16) int s[4];
@@ -700,12 +687,12 @@ __global__ void uses_half(__half2* pair) {
 TEST(Launches, AtomicsAndComparisonsOfHalf) {
   Buffer<__half2> sum(1);
   uses_half<<<2, 64>>>(sum.data);
-  EXPECT_EQ(__low2float(sum.values()[0]), 128);
-  EXPECT_EQ(__high2float(sum.values()[0]), 128);
+  EXPECT_EQ(__low2float(sum.get()[0]), 128);
+  EXPECT_EQ(__high2float(sum.get()[0]), 128);
 }
 __global__ void words(u32 a, u32 b, u32* o) { o[0] = __vabsdiffu4(a, b), o[1] = __vsadu4(a, b); }
 TEST(Launches, SmallFunctionsOfWords) {
   Buffer<u32> out(2);
   words<<<1, 1>>>(0x01f0ff03u, 0x05f00280u, out.data);
-  EXPECT_EQ(out.values(), (std::vector{0x0400fd7du, 0x4u + 0xfdu + 0x7du}));
+  EXPECT_EQ(out.get(), (std::vector{0x0400fd7du, 0x4u + 0xfdu + 0x7du}));
 }

@@ -91,6 +91,11 @@ TEST_F(WithGpus, RecognisesAStaticRuntimeBehindALauncher) {
   expect_refused({real}, "contains the CUDA runtime");
   EXPECT_EQ(run({"nvcc", "-cudart", "shared", source, "-o", real}).status, 0);
   EXPECT_EQ(run({with_gpus, "1", real}).status, 0);
+  std::ofstream(source) << "__global__ void k() {} int main() { k<<<1, 1>>>(); return cudaGetLastError(); }";
+  EXPECT_EQ(run({"nvcc", "-cudart", "shared", "-gencode", "arch=compute_90,code=sm_90", source, "-o", real}).status, 0);
+  const auto result = run({with_gpus, "1", real});
+  EXPECT_EQ(result.status, cudaErrorNoKernelImageForDevice);
+  EXPECT_SAYS(result.err, "the program has no PTX for compute capability 9.0 or less (machine code for sm_90)");
 }
 
 TEST_F(WithGpus, RefusesAnotherCudaAndAFixedPathAndTheDriver) {
