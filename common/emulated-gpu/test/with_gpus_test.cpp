@@ -67,19 +67,15 @@ TEST_F(WithGpus, RefusesAWrongCommandLine) {
 }
 
 TEST_F(WithGpus, RecognisesAStaticRuntimeBehindALauncher) {
-  const std::string text =
-      "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\";"
-      "int main() { return a == b; }";
-  const std::string own = built("own", text);
+  const std::string runtime =
+      "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\"; int f() { return a == b; }";
+  const std::string text = runtime + "int main() { return f(); }", own = built("own", text);
   expect_refused({"env", "A=1", own},
                  own + " contains the CUDA runtime (nvcc's default): build it again with -cudart shared");
   expect_refused({built("with_nccl", text,  // which needs the shared runtime
                         {"-Wl,--no-as-needed,-rpath-link," EMULATED_GPU, "-L" EMULATED_GPU, "-l:libnccl.so.2"})},
                  "contains the CUDA runtime (nvcc's default)");
-  built(
-      "libthing.so",
-      "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\"; int f() { return a == b; }",
-      {"-shared", "-fPIC"});
+  built("libthing.so", runtime, {"-shared", "-fPIC"});
   expect_refused({built("user", "int f(); int main() { return f(); }",
                         {"-l:libthing.so", "-Wl,-rpath," + folder_.path().string()})},
                  "libthing.so, which contains the CUDA runtime");
