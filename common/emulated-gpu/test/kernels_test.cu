@@ -445,7 +445,7 @@ __global__ void lock_and_count(int* lock, int* counter) {
   for (int n = 0; n < 3; ++n)
     for (bool done = false; !done;)
       if (atomicCAS(lock, 0, 1) == 0) {
-        *static_cast<volatile int*>(counter) += 1;
+        *static_cast<volatile int*>(counter) = *static_cast<volatile int*>(counter) + 1;
         __threadfence();
         atomicExch(lock, 0);
         done = true;
@@ -644,7 +644,7 @@ __global__ void not_emulated(bool comes, int* done) {
 }
 // The launch fails if the kernel comes to the instruction, and later launches do not.
 TEST(Launches, WhatIsNotEmulatedFailsWhenItIsReached) {
-  Buffer<int> done(std::vector{0});
+  Buffer<int> done(1);
   not_emulated<<<1, 1>>>(false, done.data);
   EXPECT_EQ(done.get(), std::vector{1});
   testing::internal::CaptureStderr();
