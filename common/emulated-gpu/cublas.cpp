@@ -224,6 +224,17 @@ const char* cublasGetStatusString(Status status) {
   }
 GEMM(cublasSgemm, float)
 GEMM(cublasDgemm, double)
+// y = alpha * op(A) * x + beta * y: the product of rows x' * op(A)'
+#define GEMV(name, T)                                                                                                \
+  Status name(Handle handle, cublasOperation_t trans, int m, int n, const T* alpha, const T* a, int lda, const T* x, \
+              int incx, const T* beta, T* y, int incy) {                                                             \
+    const bool plain = trans == CUBLAS_OP_N;                                                                         \
+    const Shape shape{                                                                                               \
+        CUBLAS_OP_N, plain ? CUBLAS_OP_T : CUBLAS_OP_N, 1, plain ? m : n, plain ? n : m, incx, lda, incy};           \
+    return guarded(__func__, [&] { gemm(handle, shape, alpha, x, a, beta, y); });                                    \
+  }
+GEMV(cublasSgemv, float)
+GEMV(cublasDgemv, double)
 Status cublasSgemmStridedBatched(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
                                  const float* alpha, const float* a, int lda, long long next_a, const float* b, int ldb,
                                  long long next_b, const float* beta, float* c, int ldc, long long next_c, int count) {

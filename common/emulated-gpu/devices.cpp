@@ -77,14 +77,10 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
       {cudaDevAttrReservedSharedMemoryPerBlock, number(properties.reservedSharedMemPerBlock)},
       {cudaDevAttrTotalConstantMemory, number(properties.totalConstMem)},
       {cudaDevAttrWarpSize, properties.warpSize},
-      {cudaDevAttrMaxPitch, number(properties.memPitch)},
       {cudaDevAttrMaxRegistersPerBlock, properties.regsPerBlock},
       {cudaDevAttrMaxRegistersPerMultiprocessor, properties.regsPerBlock},
       {cudaDevAttrClockRate, 1'000'000},
       {cudaDevAttrMemoryClockRate, 1'000'000},
-      {cudaDevAttrTextureAlignment, number(properties.textureAlignment)},
-      {cudaDevAttrSurfaceAlignment, number(properties.textureAlignment)},
-      {cudaDevAttrTexturePitchAlignment, number(properties.texturePitchAlignment)},
       {cudaDevAttrMultiProcessorCount, properties.multiProcessorCount},
       {cudaDevAttrMaxThreadsPerMultiProcessor, properties.maxThreadsPerMultiProcessor},
       {cudaDevAttrMaxBlocksPerMultiprocessor, properties.maxBlocksPerMultiProcessor},
@@ -98,21 +94,11 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
       {cudaDevAttrHostNumaId, -1},
       {cudaDevAttrNumaId, -1},
   };
-  static constexpr cudaDeviceAttr had[] = {cudaDevAttrGpuOverlap,
-                                           cudaDevAttrConcurrentKernels,
-                                           cudaDevAttrCanMapHostMemory,
-                                           cudaDevAttrUnifiedAddressing,
-                                           cudaDevAttrManagedMemory,
-                                           cudaDevAttrConcurrentManagedAccess,
-                                           cudaDevAttrCooperativeLaunch,
-                                           cudaDevAttrHostRegisterSupported,
-                                           cudaDevAttrComputePreemptionSupported,
-                                           cudaDevAttrCanUseHostPointerForRegisteredMem,
-                                           cudaDevAttrGlobalL1CacheSupported,
-                                           cudaDevAttrLocalL1CacheSupported,
-                                           cudaDevAttrMemoryPoolsSupported,
-                                           cudaDevAttrStreamPrioritiesSupported,
-                                           cudaDevAttrEccEnabled};
+  static constexpr cudaDeviceAttr had[] = {cudaDevAttrConcurrentKernels,         cudaDevAttrCanMapHostMemory,
+                                           cudaDevAttrUnifiedAddressing,         cudaDevAttrManagedMemory,
+                                           cudaDevAttrConcurrentManagedAccess,   cudaDevAttrCooperativeLaunch,
+                                           cudaDevAttrHostRegisterSupported,     cudaDevAttrMemoryPoolsSupported,
+                                           cudaDevAttrStreamPrioritiesSupported, cudaDevAttrEccEnabled};
   if (const auto* const found = std::ranges::find(values, attribute, &std::pair<cudaDeviceAttr, int>::first);
       found != std::end(values))
     return found->second;
@@ -199,6 +185,11 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
     require_device(device);
     std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:%02x.0", physical_device(device));
   });
+}
+
+// All are the same.
+cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
+  return guarded(__func__, [&] { *device = 0; });
 }
 
 // Peer access

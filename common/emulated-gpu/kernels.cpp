@@ -386,6 +386,16 @@ cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t b
                                cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(part_of_symbol(host, bytes, offset), from, bytes, kind); });
 }
+cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
+                                      cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
+}
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
                                  cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });

@@ -94,6 +94,11 @@ TEST_F(Blas, ProductsInABatchAndVectors) {
   EXPECT_EQ(y.get(), (std::vector<float>{12, 6, 18}));
   expect_refused([&] { return cublasSaxpy(handle_, 3, &one, x, 2, y, 1); }, CUBLAS_STATUS_EXECUTION_FAILED,
                  "x: it (20");
+  const Array<float> matrix({1, 2, 3, 4, 5, 6}), sums({1, 1, 1});  // 2 rows, 3 columns
+  EXPECT_BLAS(cublasSgemv(handle_, CUBLAS_OP_N, 2, 3, &one, matrix, 2, x, 1, &one, sums, 2));
+  EXPECT_EQ(sums.get(), (std::vector<float>{59, 1, 77}));
+  EXPECT_BLAS(cublasSgemv(handle_, CUBLAS_OP_T, 2, 3, &one, matrix, 2, x, 2, &none, sums, 1));
+  EXPECT_EQ(sums.get(), (std::vector<float>{19, 43, 67}));
   float host[] = {0, 8, 0, 9};
   EXPECT_BLAS(cublasSetVector(2, 4, host + 1, 2, y, 1));
   EXPECT_EQ(y.get(), (std::vector<float>{8, 9, 18}));

@@ -1,12 +1,10 @@
 // The emulated CUDA runtime: ordering, copy kinds and lifetimes as in CUDA.
 #include "cuda.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <future>
 #include <thread>
-#include <vector>
 
 namespace cuda_test {
 

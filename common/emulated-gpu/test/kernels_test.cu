@@ -524,7 +524,7 @@ TEST(Kernels, UseAllSpacesOfMemory) {
   Buffer<int> ints(32);
   Buffer<unsigned char> bytes(std::vector<unsigned char>(32, 100));
   const float other[] = {5, 6, 7, 8};
-  ASSERT_OK(cudaMemcpyToSymbol(coefficients, other, sizeof other));
+  ASSERT_OK(cudaMemcpyToSymbolAsync(coefficients, other, sizeof other, 0, cudaMemcpyHostToDevice, nullptr));
   int* address = nullptr;
   ASSERT_OK(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), counter));
   const int nine = 9;

@@ -66,10 +66,6 @@ __global__ void delay(bool right, int* out, const int* values) {
     last[values[k] % 4] = k;
   }
 }
-__device__ int table[32];
-__global__ void fill_table(bool right) {
-  if (threadIdx.x < (right ? 32 : 64)) table[threadIdx.x] = 1;  // mistake: variable_too_small
-}
 __global__ void move4(bool right, float* to, const float* from) {
   const auto* const four = reinterpret_cast<const float4*>(from + 4 * index() + (right ? 0 : 1));
   if (4 * index() + 4 < n) reinterpret_cast<float4*>(to)[index()] = *four;  // mistake: float4_at_odd_index
@@ -208,7 +204,6 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"edge_of_stencil", [](bool right) { stencil<<<2, threads>>>(right, ones(), ones()); }},
     {"array_too_small", [](bool right) { count_digits<<<1, 32>>>(right, zeros(), Buffer<int>(20, 10)); }},
     {"negative_index", [](bool right) { delay<<<1, 1>>>(right, zeros(), zeros()); }},
-    {"variable_too_small", [](bool right) { fill_table<<<1, 64>>>(right); }},
     {"float4_at_odd_index", [](bool right) { move4<<<1, threads>>>(right, ones(), ones()); }},
     {"no_barrier_in_reduction", [](bool right) { sum<<<1, threads>>>(right, ones(), ones()); }},
     {"barrier_in_branch", [](bool right) { reverse<<<blocks, threads>>>(right, ones()); }},

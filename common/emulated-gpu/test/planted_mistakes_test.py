@@ -25,7 +25,6 @@ reports = {
     "edge_of_stencil": fault("stencil", "0,0,0", "0,0,0", ".* 4 bytes before a buffer of 4000 bytes"),
     "array_too_small": fault("count_digits", "0,0,0", "0,0,0", unset, failure),
     "negative_index": fault("delay", "0,0,0", "0,0,0", ".* outside the thread's own local memory"),
-    "variable_too_small": fault("fill_table", "0,0,0", "32,0,0", ".* the first byte after a buffer of 128 bytes"),
     "float4_at_odd_index": fault("move4", "0,0,0", "0,0,0", "misaligned access of 16 bytes", "MisalignedAddress"),
     "no_barrier_in_reduction": fault("sum", "0,0,0", r"\d+,0,0", "race on shared memory: (read|write) at offset .* without a "
                                      "barrier after the (read|write) by", failure),
