@@ -1,11 +1,12 @@
 #include "results.hpp"
 
+#include "json.hpp"
+
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>

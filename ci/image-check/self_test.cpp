@@ -1,14 +1,13 @@
 #include "commands.hpp"
 
 #include "faults_json.hpp"
+#include "json.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <sys/mman.h>
 #include <sys/prctl.h>

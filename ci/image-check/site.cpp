@@ -1,6 +1,7 @@
 #include "site.hpp"
 
 #include "checks_json.hpp"
+#include "json.hpp"
 #include "node_check/look.hpp"
 #include "statistics.hpp"
 
@@ -8,7 +9,6 @@
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
