@@ -17,6 +17,15 @@
 
 namespace image_check {
 
+// A T of JSON, with the members of a new T where there are none. nlohmann's macro for that is newer than
+// Ubuntu 22.04's.
+template <class T>
+T with_defaults(const nlohmann::json& given) {
+  nlohmann::json all = T{};
+  all.update(given);
+  return all.get<T>();
+}
+
 enum class Suite { smoke, gate, deep, none };  // each has the checks of those before it; none: only --only runs it
 Suite parse_suite(const std::string& name);    // throws multinode::UsageError
 const char* name_of(Suite suite);

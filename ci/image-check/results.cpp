@@ -1,12 +1,13 @@
 #include "results.hpp"
 
-#include "json.hpp"
+#include "checks.hpp"
 
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -48,8 +49,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
                                    visible, verdict)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status,
-                                                cause)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status, cause)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, launcher, nodes, processes_per_node, machine,
                                    versions, settings)
@@ -210,7 +210,7 @@ Results read_results(const std::filesystem::path& folder) {
       else if (kind == "comparison")
         results.comparisons.push_back(value.get<Comparison>());
       else if (kind == "summary")
-        results.summary = checked(value.get<Summary>(), results.checks), results.complete = true;
+        results.summary = checked(with_defaults<Summary>(value), results.checks), results.complete = true;
       else
         throw std::runtime_error("unknown kind '" + kind + "'");
     } catch (const std::exception& error) {

@@ -1,13 +1,14 @@
 #include "commands.hpp"
 
 #include "faults_json.hpp"
-#include "json.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch.hpp>
+
+#include <nlohmann/json.hpp>
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -40,12 +41,14 @@ struct Fault {
   double limit = 60;                                                                    // seconds for the check
   bool planted() const { return words.empty() && files.empty() && variables.empty(); }  // by plant()
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Fault, name, check, detector, named, launcher, words, files, variables,
-                                                limit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fault, name, check, detector, named, launcher, words, files, variables, limit)
 
 // With `values` in the places of their texts.
 std::vector<Fault> all_faults(const json& values = json::object()) {
-  return json::parse(filled(faults_json, values), nullptr, true, true).get<std::vector<Fault>>();
+  std::vector<Fault> all;
+  for (const json& one : json::parse(filled(faults_json, values), nullptr, true, true))
+    all.push_back(with_defaults<Fault>(one));
+  return all;
 }
 
 RunOptions run_of(const Fault& fault, const ClusterOptions& cluster, const std::filesystem::path& folder) {

@@ -1,7 +1,6 @@
 #include "site.hpp"
 
 #include "checks_json.hpp"
-#include "json.hpp"
 #include "node_check/look.hpp"
 #include "statistics.hpp"
 
@@ -9,6 +8,7 @@
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@
 namespace image_check {
 
 // The other members are read by read_check().
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Check, name, title, program, command, arguments, seconds, limit,
-                                                variables, exit_status, says, answers, transport, measures)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Check, name, title, program, command, arguments, seconds, limit, variables,
+                                   exit_status, says, answers, transport, measures)
 
 namespace {
 
@@ -78,7 +78,7 @@ void validate(const json& measures) {
 
 Check read_check(const json& object) {
   only(object, members);
-  auto check = object.get<Check>();
+  auto check = with_defaults<Check>(object);
   if (check.title.empty()) check.title = check.name;
   check.from = one_of<Suite>(object.at("suite"), {"smoke", "gate", "deep", "none"});
   if (object.contains("program") == object.contains("command"))

@@ -187,7 +187,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   });
 }
 
-// All are the same.
 cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
   return guarded(__func__, [&] { *device = 0; });
 }

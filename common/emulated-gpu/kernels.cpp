@@ -53,7 +53,7 @@ ptx::Program& program_of(Binary& binary, int device) {
     if (images.text.empty()) {
       binary.why = fmt::format("the program has no PTX for compute capability 9.0 or less ({}){}",
                                images.contents.empty() ? "nothing" : images.contents,
-                               images.why.empty() ? ". Compile it with nvcc -arch=sm_90" : ": " + images.why);
+                               images.why.empty() ? ". Compile it with -arch=sm_90, not -rdc=true" : ": " + images.why);
       say(binary.why);
     } else {
       const auto allocate = [&](std::size_t bytes) {

@@ -54,11 +54,6 @@ __global__ void stencil(bool right, float* out, const float* in) {
   for (int i = index(); i < n - 1; i += blockDim.x * gridDim.x)
     if (i > 0 || !right) out[i] = in[i - 1] + in[i] + in[i + 1];  // mistake: edge_of_stencil
 }
-__global__ void count_digits(bool right, int* out, const int* values) {
-  int counts[10] = {};
-  for (int k = 0; k < 20; ++k) ++counts[values[k] % (right ? 10 : 11)];  // mistake: array_too_small
-  out[threadIdx.x] = counts[threadIdx.x % 10];
-}
 __global__ void delay(bool right, int* out, const int* values) {
   int last[4] = {};
   for (int k = 0; k < 8; ++k) {
@@ -202,7 +197,6 @@ void scale_unset(bool right) {
 const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"less_or_equal", [](bool right) { add<<<blocks, threads>>>(right, ones(), ones()); }},
     {"edge_of_stencil", [](bool right) { stencil<<<2, threads>>>(right, ones(), ones()); }},
-    {"array_too_small", [](bool right) { count_digits<<<1, 32>>>(right, zeros(), Buffer<int>(20, 10)); }},
     {"negative_index", [](bool right) { delay<<<1, 1>>>(right, zeros(), zeros()); }},
     {"float4_at_odd_index", [](bool right) { move4<<<1, threads>>>(right, ones(), ones()); }},
     {"no_barrier_in_reduction", [](bool right) { sum<<<1, threads>>>(right, ones(), ones()); }},

@@ -23,7 +23,6 @@ unset = "read of memory that was never written"
 reports = {
     "less_or_equal": fault("add", "3,0,0", "232,0,0", ".* the first byte after a buffer of 4000 bytes"),
     "edge_of_stencil": fault("stencil", "0,0,0", "0,0,0", ".* 4 bytes before a buffer of 4000 bytes"),
-    "array_too_small": fault("count_digits", "0,0,0", "0,0,0", unset, failure),
     "negative_index": fault("delay", "0,0,0", "0,0,0", ".* outside the thread's own local memory"),
     "float4_at_odd_index": fault("move4", "0,0,0", "0,0,0", "misaligned access of 16 bytes", "MisalignedAddress"),
     "no_barrier_in_reduction": fault("sum", "0,0,0", r"\d+,0,0", "race on shared memory: (read|write) at offset .* without a "
