@@ -77,6 +77,9 @@ TEST(WhoWaitsStacks, RanksThatDoTheSameShareALineAndABranch) {
                                       "  rank 412: main run.cpp:40 > load io.cpp:33 > MPI_Recv",
                                       "  ranks 0-6, 8-411, 413-999: main run.cpp:50 > solve solver.cpp:120",
                                       "    ranks 0-6, 8-411, 414-999: MPI_Allreduce", "    rank 413: MPI_Barrier"}));
+  ProcessStacks interpreter{.rank = 3, .pid = 5, .host = "node1"};
+  interpreter.threads = {{}};  // without the interpreter's functions
+  EXPECT_EQ(tree({interpreter}), std::vector<std::string>{"rank 3 in Python   (node1, pid 5)"});
 }
 
 TEST(WhoWaitsStacks, ARankIsFoundByItsEnvironment) {

@@ -75,6 +75,7 @@ bool is_interpreter(const std::string& name) {
 }
 
 std::string leaf(const Stack& stack) {
+  if (stack.empty()) return " in Python";  // where only the interpreter's functions were found
   std::string text, place;
   for (const Frame& frame : stack)
     if (!frame.place.empty()) place = frame.python ? frame.place + " in " + frame.function : frame.place;
@@ -245,7 +246,7 @@ ProcessStacks stacks_of(pid_t pid) {
 }
 
 std::string stack_line(const ProcessStacks& process) {
-  if (process.threads.empty()) return "";
+  if (process.threads.empty() || process.threads[0].empty()) return "";
   std::vector<std::string> names;
   for (const Frame& frame : process.threads[0])
     names.insert(names.begin(), frame.python ? label(frame) : frame.function);

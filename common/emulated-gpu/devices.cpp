@@ -187,10 +187,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   });
 }
 
-cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
-  return guarded(__func__, [&] { *device = 0; });
-}
-
 // Peer access
 
 cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
