@@ -33,8 +33,8 @@ function(multinode_write_environment)
   string(REGEX REPLACE "^(#[^\n]*\n)+\n" "" settings "${settings}") # its head comment
   if(nvcc)
     string(APPEND settings "
-# CUDA's compiler of ci/setup gpu. It links programs with the emulated GPUs, whose runtime is a shared library: before its
-# own folder, which has the runtime without them.
+# CUDA's compiler of ci/setup gpu. It links programs with the emulated libraries, and finds them before its own folder:
+# the runtime there lacks what the emulated NCCL and cuBLAS need.
 export NVCC_PREPEND_FLAGS=\"\${NVCC_PREPEND_FLAGS--L${CMAKE_BINARY_DIR}/emulated-gpu}\"
 export NVCC_APPEND_FLAGS=\"\${NVCC_APPEND_FLAGS--cudart shared}\"
 case \":\${CPATH-}:\" in

@@ -142,7 +142,7 @@ void gemm(Handle handle, const Shape& shape, const C* alpha, const C* a, const C
   enqueue(blas, [=, factor = *alpha, keep = *beta] { multiply(shape, factor, view(a), view(b), keep, view(c)); });
 }
 
-// At once without a stream.
+// In the order of the stream; without one the copy is complete when this returns.
 Status copy(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
             std::optional<cudaStream_t> stream = {}) {
   const auto bytes = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(size); };

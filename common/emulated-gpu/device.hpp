@@ -47,7 +47,7 @@ void* allocate_variable(std::size_t bytes, int device);
 // A kernel on the device has failed: until the process ends, all calls on the device return this error.
 void set_sticky_error(int device, cudaError_t code, const std::string& why);
 bool failed(int device);
-// The next call on the device returns this error, and the next one that waits.
+// The next call on the device returns this error, and so does its next copy or synchronization.
 void set_error_once(int device, cudaError_t code, const std::string& why);
 
 // The number of `device` in CUDA_VISIBLE_DEVICES: the same in all processes of the machine.

@@ -203,10 +203,10 @@ struct Area {
                    view(static_cast<const char*>(from)) + row * from_pitch, width);
   }
 };
-struct How {
+struct Direction {
   bool from_pageable_to_device = false, between_devices = false;
 };
-How checked(const Area& area, cudaMemcpyKind kind) {
+Direction checked(const Area& area, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
     refuse(cudaErrorInvalidValue, "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind)));
   if (area.height > 1 && (area.to_pitch < area.width || area.from_pitch < area.width))
@@ -234,8 +234,8 @@ void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
 // see them later. Between devices it does not wait at all. ("API synchronization behavior" of CUDA's documentation)
 void copy_now(const Area& area, cudaMemcpyKind kind) {
   if (area.width == 0 || area.height == 0) return;
-  const How how = checked(area, kind);
-  if (how.from_pageable_to_device) {
+  const Direction direction = checked(area, kind);
+  if (direction.from_pageable_to_device) {
     end_of(cudaStream_t{}).wait();
     const auto staged = std::make_shared<std::vector<char>>(area.width * area.height);
     Area stage = area;
@@ -257,7 +257,7 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     return;
   }
   put(nullptr, [=] { return [=] { area.copy(); }; });
-  if (how.between_devices) return;
+  if (direction.between_devices) return;
   end_of(cudaStream_t{}).wait();
   require_success_of_all();
 }

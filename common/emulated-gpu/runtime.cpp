@@ -94,7 +94,7 @@ namespace {
 struct Faults {
   std::mutex mutex;
   std::map<int, CudaError> of_device;
-  std::map<int, CudaError> once, at_wait;  // returned by the next call, and by the next one that waits
+  std::map<int, CudaError> once, at_wait;  // for the next call, and for require_success_of_all()
   std::atomic<int> count{0};
 };
 Faults& faults() {

@@ -194,7 +194,7 @@ struct CudaError {
 // Throws the error of a kernel that failed on the current device.
 void require_no_fault();
 void require_success();         // also an error that one call returns
-void require_success_of_all();  // after a wait: an error that a launch has returned, because many programs do not look
+void require_success_of_all();  // also one that a launch has returned, because many programs do not look
 
 // Runs the body of the CUDA function `name`.
 template <class Function>
