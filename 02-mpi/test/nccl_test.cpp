@@ -1,4 +1,4 @@
-// Runs the programs over NCCL, on emulated GPUs (common/emulated-gpu): they must call NCCL correctly, report the right
+// Runs the programs over NCCL, on emulated GPUs (tools/emulated-gpu): they must call NCCL correctly, report the right
 // results and leave nothing behind.
 #include <test/support/emulated_gpu.hpp>
 #include <test/support/program_test.hpp>

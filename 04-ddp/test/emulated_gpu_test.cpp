@@ -1,4 +1,4 @@
-// The programs with --backend nccl, as on GPUs, on emulated ones (common/emulated-gpu). A training must end as on the
+// The programs with --backend nccl, as on GPUs, on emulated ones (tools/emulated-gpu). A training must end as on the
 // CPU, but for roundings, and with the same bits if it was interrupted.
 #include "fashion_mnist_ways.hpp"
 

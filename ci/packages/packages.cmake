@@ -3,7 +3,7 @@
 install(FILES LICENSE DESTINATION . COMPONENT Unspecified)
 set(CPACK_COMPONENTS_ALL Unspecified multinode)
 if(TARGET image_check)
-  install(TARGETS image_check node_check RUNTIME DESTINATION image-check COMPONENT node-check)
+  install(TARGETS image_check node_check RUNTIME DESTINATION image-check COMPONENT node-check OPTIONAL)
   install(FILES LICENSE DESTINATION . COMPONENT node-check)
   list(APPEND CPACK_COMPONENTS_ALL node-check)
 endif()

@@ -1,13 +1,17 @@
 # env.sh at the top of the build folder: it puts the programs on the PATH and makes mpirun work on small machines.
 
-# multinode_on_path(): env.sh puts the programs of this folder on the PATH.
+# multinode_on_path([folder]): env.sh puts the programs of this folder of the build on the PATH (default: the current one).
 function(multinode_on_path)
   get_property(folders GLOBAL PROPERTY MULTINODE_PROGRAM_FOLDERS)
   if(NOT folders)
     cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL multinode_write_environment)
     install(FILES ${CMAKE_BINARY_DIR}/installed/env.sh DESTINATION .)
   endif()
-  cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY ${CMAKE_BINARY_DIR} OUTPUT_VARIABLE folder)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR})
+  if(ARGC)
+    set(folder ${ARGV0})
+  endif()
+  cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${CMAKE_BINARY_DIR})
   if(NOT folder IN_LIST folders)
     set_property(GLOBAL APPEND PROPERTY MULTINODE_PROGRAM_FOLDERS ${folder})
   endif()

@@ -11,7 +11,7 @@ option(MULTINODE_MPI "Use MPI if it is found" ON)
 option(MULTINODE_GLOO "Use Gloo if it is found" ON)
 option(MULTINODE_CUDA "Use CUDA and NCCL if they are found" ON)
 set(MULTINODE_EMULATED_GPU OFF CACHE STRING
-  "AUTO: link with common/emulated-gpu, without nvcc, if the headers of CUDA and NCCL are found (for sanitizers)")
+  "AUTO: link with tools/emulated-gpu, without nvcc, if the headers of CUDA and NCCL are found (for sanitizers)")
 
 set(MULTINODE_HAVE_MPI OFF)
 if(MULTINODE_MPI)
@@ -37,7 +37,12 @@ else()
   set(wheels $ENV{HOME}/.cache/multinode/cuda) # from ci/setup gpu: nvcc and headers, but no NCCL and no cuBLAS
 endif()
 string(APPEND wheels /nvidia/cu13)
-if(MULTINODE_EMULATED_GPU)
+# Emulated GPUs are a tool beside common/, or a part of the installed package. Without them the wheels' own runtime is used.
+set(emulator OFF)
+if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/../../tools/emulated-gpu OR EXISTS ${CMAKE_CURRENT_LIST_DIR}/multinode-targets.cmake)
+  set(emulator ON)
+endif()
+if(MULTINODE_EMULATED_GPU AND emulator)
   find_path(MULTINODE_CUDA_INCLUDE_DIR cuda_runtime_api.h
     HINTS ENV CUDA_HOME PATHS /usr/local/cuda ${wheels} PATH_SUFFIXES include)
   find_path(NCCL_INCLUDE_DIR nccl.h
@@ -53,7 +58,7 @@ elseif(MULTINODE_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS ${wheels}/bin/nvcc)
     set(CMAKE_CUDA_COMPILER ${wheels}/bin/nvcc)
   endif()
-  if(CMAKE_CUDA_COMPILER STREQUAL "${wheels}/bin/nvcc")
+  if(emulator AND CMAKE_CUDA_COMPILER STREQUAL "${wheels}/bin/nvcc")
     set(MULTINODE_EMULATED_GPU ON)
     set(CUDA_cublas_LIBRARY "" CACHE FILEPATH "the emulated one, and not that of a toolkit elsewhere")
   endif()

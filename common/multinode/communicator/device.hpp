@@ -22,7 +22,7 @@ namespace multinode {
 // std::runtime_error if there are GPUs that CUDA cannot use; with `error`, it is written there instead.
 int device_count(std::string* error = nullptr);
 
-// A description if the GPUs are emulated (common/emulated-gpu): "4 emulated GPUs ..."; else nullptr. Times measured
+// A description if the GPUs are emulated (tools/emulated-gpu): "4 emulated GPUs ..."; else nullptr. Times measured
 // on emulated GPUs are meaningless.
 const char* emulated_gpus() noexcept;
 

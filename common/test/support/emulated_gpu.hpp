@@ -1,4 +1,4 @@
-// emulated_gpu.hpp: runs programs on common/emulated-gpu, emulated CUDA and NCCL, if this build has it (EMULATED_GPU).
+// emulated_gpu.hpp: runs programs on tools/emulated-gpu, emulated CUDA and NCCL, if this build has it (EMULATED_GPU).
 #pragma once
 
 #ifdef EMULATED_GPU

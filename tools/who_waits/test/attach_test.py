@@ -1,6 +1,6 @@
 """who_waits --attach: programs that hang, started without it, are explained from outside; nothing ends and nothing is slowed.
 
-usage: who_waits_attach_test.py BUILD here|hosts|slurm [ROW ...]
+usage: attach_test.py BUILD here|hosts|slurm [ROW ...]
 
 hosts and slurm need test hosts (bash ci/test-cluster/hosts with 2 --here -- python3 ...) or Slurm (bash ci/test-cluster/slurm with 2 --).
 Exit status: 0 every row right, 1 a row wrong, 77 no eu-stack.
@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "common/emulated-gpu/test"))
-import foreign_test  # pylint: disable=wrong-import-position
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "common/test/support"))
+import foreign_programs  # pylint: disable=wrong-import-position
 
-HOSTS = pathlib.Path(__file__).resolve().parents[2] / "ci/test-cluster/hosts"
+HOSTS = pathlib.Path(__file__).resolve().parents[3] / "ci/test-cluster/hosts"
 ALL, OTHERS = "ranks 0-3", r"ranks 0(-1)?, (2-)?3"
 ROWS = [  # program of 4 ranks, what is said
     ("1 send 0 8; 0 receive 1 7; * barrier", "rank 0 in MPI_Recv, waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier, waiting_programs.cpp:"),
@@ -50,8 +50,8 @@ while True:
 
 
 def attach(launch, build, what):
-    return subprocess.run([*launch, build / "03-message-passing/who_waits", "--attach", what], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=300, check=False, env=foreign_test.ENVIRONMENT)
+    return subprocess.run([*launch, build / "tools/who_waits/who_waits", "--attach", what], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=300, check=False, env=foreign_programs.ENVIRONMENT)
 
 
 def stopped(result):
@@ -66,7 +66,7 @@ def explain(program, says, how, build, folder):
              "slurm": ["srun", "--mpi=pmix", "-N", "2", "-n", "4"]}[how]
     start[len(on):len(on)] = ["sh", "-c", 'echo $$; exec "$@"', "sh"]
     with subprocess.Popen([*start, folder / "waiting_programs", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          text=True, env={**foreign_test.ENVIRONMENT, "HOME": str(folder)}) as job:
+                          text=True, env={**foreign_programs.ENVIRONMENT, "HOME": str(folder)}) as job:
         pid, end = job.stdout.readline().strip(), [*on, "kill"]  # of the launcher
         try:
             job.stdout.readline()  # the sums are right

@@ -1,6 +1,6 @@
 // who_waits: the explanation of states that are made up, and its command line. See also who_waits_programs_test.py.
-#include <who_waits/packing.hpp>
-#include <who_waits/verdict.hpp>
+#include <packing.hpp>
+#include <verdict.hpp>
 
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>

@@ -1,11 +1,11 @@
 """who_waits on programs that hang or are slow: waiting_programs, and programs that are not ours, with one mistake put into one
 call of one rank: OSU's micro-benchmarks, and NVIDIA's examples of NCCL on emulated GPUs.
 
-usage: who_waits_programs_test.py BUILD own|own-mpich|mpi4py|open-mpi|open-mpi-5|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl [ROW ...]
+usage: programs_test.py BUILD own|own-mpich|mpi4py|open-mpi|open-mpi-5|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl [ROW ...]
 
 The sources are taken from the folder in MULTINODE_FOREIGN_SOURCES, or from ../shared/sources beside this repository. Each
 mistake must be explained with its cause, rank and call, and a rank that is only late must not be accused. The rows of srun
-need Slurm: bash ci/test-cluster/slurm with 2 -- python3 who_waits_programs_test.py ... Those of mpi4py run with /usr/bin/python3, and
+need Slurm: bash ci/test-cluster/slurm with 2 -- python3 programs_test.py ... Those of mpi4py run with /usr/bin/python3, and
 with the Python in MULTINODE_MPI4PY or ~/.cache/multinode/mpi4py, where these have mpi4py.
 Exit status: 0 every row right, 1 a row wrong, 77 nothing to run.
 """
@@ -21,8 +21,8 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "common/emulated-gpu/test"))
-import foreign_test  # pylint: disable=wrong-import-position
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "common/test/support"))
+import foreign_programs  # pylint: disable=wrong-import-position
 
 # program, ranks, mistake, cause, what the explanation says
 NO_SEND, OTHER_TAG = "rank 1 does not send to 0", "it has sent one with tag 8, and 0 wants tag 7"
@@ -205,14 +205,14 @@ def command_of(name, options, folder, compiler):
             subprocess.run(["mpicxx.mpich", "-std=c++20", "-O1", HERE / "waiting_programs.cpp", "-o", folder / "own"], check=True)
         return [folder / "own", name]
     if " " in name:
-        return [options.build / "03-message-passing/test/waiting_programs", name]
-    example = next((program for program in foreign_test.TABLE if program.name == name), None)
+        return [options.build / "tools/who_waits/test/waiting_programs", name]
+    example = next((program for program in foreign_programs.nccl_examples() if program.name == name), None)
     source = example.source if example else "osu-micro-benchmarks"
-    sources = foreign_test.folder_of(source, options.build)
+    sources = foreign_programs.folder_of(source, options.build)
     if not sources:
         raise FileNotFoundError(f"no sources of {source}")
     if example:
-        return [foreign_test.build(example, options, sources)]
+        return [foreign_programs.build(example, options, sources)]
     path = folder / pathlib.Path(name).name
     build_osu(name, path, sources, compiler)
     return [path, "-x", "10", "-i", "100", *(["-m", "64"] if name.startswith("collective") else [])]  # short, but with every planted call
@@ -226,7 +226,7 @@ def explain(row, command, library, launch, options, folder):
         file.unlink(missing_ok=True)
     if options.how in ("nccl", "mnrun", "torchrun", "srun-nccl"):
         launch = [options.build / "emulated-gpu/with-gpus", str(ranks), *launch]
-    environment = {**foreign_test.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}
+    environment = {**foreign_programs.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}
     if mistake == "no gdb":
         for tool in ("gdb", "eu-stack"):
             (folder / tool).write_text("#!/bin/sh\nexit 1\n")
@@ -245,7 +245,7 @@ def explain(row, command, library, launch, options, folder):
         return found, "\n".join("\n".join(one["lines"] + one["stacks"]) for one in found)
 
     with open(folder / "out", "w+", encoding="utf-8") as out, open(folder / "err", "w+", encoding="utf-8") as err, \
-            subprocess.Popen(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "03-message-passing/who_waits", "--end", "--after",
+            subprocess.Popen(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "tools/who_waits/who_waits", "--end", "--after",
                               after, "--json", lines, "--", *plant, *command], env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
                              stderr=err) as process:
         hangs = False  # explained, without a proof: it goes on
@@ -316,7 +316,7 @@ def main():
         library = folder / "mistakes.so"
         nccl = [f"-I{path}" for path in options.headers.split(":")] + ["-DWITH_NCCL"] if options.headers else []
         subprocess.run([compiler, *"-x c++ -std=c++20 -w -O1 -shared -fPIC -fvisibility=hidden -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX".split(), *nccl,
-                        f"-I{HERE.parent}/who_waits", HERE / "mistakes.cpp", "-o", library, "-lstdc++", "-ldl"], check=True)
+                        f"-I{HERE.parent}", HERE / "mistakes.cpp", "-o", library, "-lstdc++", "-ldl"], check=True)
         for row in rows:
             problem = explain(row, commands[row[0]], library, launch, options, folder)
             wrong += bool(problem)

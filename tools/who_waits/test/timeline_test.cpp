@@ -1,7 +1,7 @@
 // who_waits: what --timeline draws and --time adds up, of times that are made up.
-#include <who_waits/packing.hpp>
-#include <who_waits/time.hpp>
-#include <who_waits/timeline.hpp>
+#include <packing.hpp>
+#include <time.hpp>
+#include <timeline.hpp>
 
 #include <multinode/base/files.hpp>
 #include <test/support/program_test.hpp>

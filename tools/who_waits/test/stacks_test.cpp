@@ -1,6 +1,6 @@
 // who_waits: what it reads of stacks, and the tree of all ranks. See also who_waits_attach_test.py.
-#include <who_waits/attach.hpp>
-#include <who_waits/stacks.hpp>
+#include <attach.hpp>
+#include <stacks.hpp>
 
 #include <test/support/program_test.hpp>
 
