@@ -15,13 +15,18 @@ if(NOT DEFINED CMAKE_UNITY_BUILD)
 endif()
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 find_program(CCACHE ccache)
-if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
-  execute_process(COMMAND sh -c "folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
+if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only, unless it knows that
+  execute_process(COMMAND sh -c "test \"$('${CCACHE}' --get-config read_only)\" = true && exit
+      folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
     RESULT_VARIABLE ccache_failed ERROR_QUIET)
 endif()
 if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT ccache_failed)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  # Another clone, and another build folder of the same depth, find what is compiled here.
+  cmake_path(SET clone NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../..)
+  cmake_path(GET clone PARENT_PATH clone) # without the slash at its end
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${clone} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=locale ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
 include(multinode-find)
