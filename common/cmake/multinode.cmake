@@ -69,14 +69,20 @@ function(multinode_runpath target)
   endif()
 endfunction()
 
-# multinode_optimise_little(target...): code that waits for a network or for people. -O3 compiles for 1.6 times as long.
-function(multinode_optimise_little)
+# Code that waits for a network or for people is optimised little: -O3, CMake's own level of a release, compiles for 1.6 times
+# as long. What computes, or measures, asks for it.
+function(multinode_optimise_little) # target...
   foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  endforeach()
+endfunction()
+function(multinode_optimise_fully) # target...
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
   endforeach()
 endfunction()
 
-# multinode_library(name sources...): a library for the programs and tests of a chapter, optimised little.
+# multinode_library(name sources...): a library for the programs and tests of a chapter.
 function(multinode_library name)
   add_library(${name} STATIC ${ARGN})
   multinode_optimise_little(${name})
@@ -123,6 +129,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
   target_link_libraries(${name} PRIVATE fmt::fmt ${arg_LINK})
   multinode_runpath(${name})
   multinode_warnings(${name})
+  multinode_optimise_little(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     multinode_on_path()
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
@@ -131,10 +138,11 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
 endfunction()
 
 # multinode_lesson(NAME.cpp [LINK lib...]): a lesson program: one file with plain library calls that uses nothing of common/.
-# The command at its top compiles it without CMake.
+# The command at its top compiles it without CMake, and like it a release here has -O2.
 function(multinode_lesson file)
   cmake_path(GET file STEM name)
   multinode_program(${name} ${file} ${ARGN})
+  target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O2>)
   add_dependencies(lessons ${name})
   set_property(GLOBAL APPEND PROPERTY MULTINODE_LESSONS ${name})
 endfunction()
