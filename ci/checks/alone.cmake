@@ -14,11 +14,6 @@ if(BUILD)
 else()
   file(COPY ${FROM}/common DESTINATION ${TO})
 endif()
-find_program(CCACHE ccache)
-if(CCACHE)
-  list(APPEND OPTIONS -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE})
-  set(ENV{CCACHE_BASEDIR} ${TO}) # the same sources under another path are found in the cache
-endif()
 execute_process(COMMAND bash ${FROM}/ci/checks/build_jobs OUTPUT_VARIABLE JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
   COMMAND_ERROR_IS_FATAL ANY)
 set(build ${TO}/build/alone) # as deep as build/release, for ccache

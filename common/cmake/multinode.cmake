@@ -15,13 +15,18 @@ if(NOT DEFINED CMAKE_UNITY_BUILD)
 endif()
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 find_program(CCACHE ccache)
-if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
-  execute_process(COMMAND sh -c "folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
+if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only, unless it knows that
+  execute_process(COMMAND sh -c "test \"$('${CCACHE}' --get-config read_only)\" = true && exit
+      folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
     RESULT_VARIABLE ccache_failed ERROR_QUIET)
 endif()
 if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT ccache_failed)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  # Another clone, and another build folder of the same depth, find what is compiled here.
+  cmake_path(SET clone NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../..)
+  cmake_path(GET clone PARENT_PATH clone) # without the slash at its end
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${clone} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=locale ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
 include(multinode-find)
@@ -75,14 +80,20 @@ function(multinode_runpath target)
   endif()
 endfunction()
 
-# multinode_optimise_little(target...): code that waits for a network or for people. -O3 compiles for 1.6 times as long.
-function(multinode_optimise_little)
+# Code that waits for a network or for people is optimised little: -O3, CMake's own level of a release, compiles for 1.6 times
+# as long. What computes, or measures, asks for it.
+function(multinode_optimise_little) # target...
   foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  endforeach()
+endfunction()
+function(multinode_optimise_fully) # target...
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
   endforeach()
 endfunction()
 
-# multinode_library(name sources...): a library for the programs and tests of a chapter, optimised little.
+# multinode_library(name sources...): a library for the programs and tests of a chapter.
 function(multinode_library name)
   add_library(${name} STATIC ${ARGN})
   multinode_optimise_little(${name})
@@ -136,6 +147,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
   target_link_libraries(${name} PRIVATE fmt::fmt ${arg_LINK})
   multinode_runpath(${name})
   multinode_warnings(${name})
+  multinode_optimise_little(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     multinode_on_path()
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
@@ -152,10 +164,11 @@ function(multinode_of_tool to target)
 endfunction()
 
 # multinode_lesson(NAME.cpp [LINK lib...]): a lesson program: one file with plain library calls that uses nothing of common/.
-# The command at its top compiles it without CMake.
+# The command at its top compiles it without CMake, and like it a release here has -O2.
 function(multinode_lesson file)
   cmake_path(GET file STEM name)
   multinode_program(${name} ${file} ${ARGN})
+  target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O2>)
   add_dependencies(lessons ${name})
   set_property(GLOBAL APPEND PROPERTY MULTINODE_LESSONS ${name})
 endfunction()
