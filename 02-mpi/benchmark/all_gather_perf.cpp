@@ -6,27 +6,25 @@
 #include <gloo/allgather.h>
 #endif
 
-namespace all_gather_perf {
-
-using perf::Blocks, perf::RankAndRoot, perf::Source;
+namespace perf {
 
 // Of the n blocks, S bytes, that a rank has at the end, one is its own. The others come in over its link: (n - 1) / n S
 // bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
-const perf::Collective all_gather = {
+const Collective all_gather = {
     .name = "all_gather",
     .out = Blocks::per_rank,
-    .result = [](const RankAndRoot&, int block) { return Source(block, 0); },
+    .result = [](const Place&, int block) { return Source(block, 0); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) {
+        [](const MpiCall& c) {
           multinode::check(
               MPI_Allgather(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =
-        [](const perf::GlooCall& c) {
+        [](const GlooCall& c) {
           gloo::AllgatherOptions options(c.context);
           c.typed([&](auto* in, auto* out) {
             if (!c.in_place) options.setInput(in, c.count);
@@ -36,10 +34,10 @@ const perf::Collective all_gather = {
         },
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    .nccl = [](const perf::NcclCall& c) { return ncclAllGather(c.in, c.out, c.count, c.type, c.comm, c.stream); },
+    .nccl = [](const NcclCall& c) { return ncclAllGather(c.in, c.out, c.count, c.type, c.comm, c.stream); },
 #endif
 };
 
-}  // namespace all_gather_perf
+}  // namespace perf
 
-int all_gather_perf_main(int argc, char** argv) { return perf::run(all_gather_perf::all_gather, argc, argv); }
+int all_gather_perf_main(int argc, char** argv) { return perf::run(perf::all_gather, argc, argv); }

@@ -1,6 +1,7 @@
 // all_reduce_bench: the bandwidth of one large all-reduce, as one number.
 // Exit status: 0 right, 1 wrong elements or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/ranks_host.hpp"
+#include "benchmark/values.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/seconds.hpp>
@@ -68,8 +69,8 @@ int run(multinode::World& world, const Options& options) {
   double seconds = 0;
   std::size_t wrong = 0;
   for (int i = 0; i < options.warmup + options.trials; ++i) {
-    const perf::Values values({multinode::DataType::float32, perf::Redop::sum, true, world.size(), options.common.seed,
-                               static_cast<std::uint64_t>(i)});
+    const perf::Values values(
+        {multinode::DataType::float32, true, world.size(), options.common.seed, static_cast<std::uint64_t>(i)});
     values.fill(std::as_writable_bytes(std::span(block)), world.rank(), 0);
     const double one = trial();
     if (i >= options.warmup) seconds += one / options.trials;

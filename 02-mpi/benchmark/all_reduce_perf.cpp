@@ -1,4 +1,4 @@
-// all_reduce_perf: every rank gives a block, every rank gets the sum (or product ...) of all of them.
+// all_reduce_perf: every rank gives a block, every rank gets the sum of all of them.
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
@@ -6,41 +6,39 @@
 #include <gloo/allreduce.h>
 #endif
 
-namespace all_reduce_perf {
-
-using perf::RankAndRoot, perf::Source;
+namespace perf {
 
 // Every element needs n - 1 transfers to be summed, and n - 1 more to bring the sum to the other ranks: 2 (n - 1) S
 // bytes in all. n ranks share that, each over its own link: at least 2 (n - 1) / n S bytes per link, whatever the
 // algorithm. So time >= 2 (n - 1) / n S / bandwidth of a link.
-const perf::Collective all_reduce = {
+const Collective all_reduce = {
     .name = "all_reduce",
-    .reduces = true,
-    .result = [](const RankAndRoot&, int) { return Source(Source::all, 0); },
+    .sums = true,
+    .result = [](const Place&, int) { return Source(Source::all, 0); },
     .bus_factor = [](int n) { return 2.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) {
-          multinode::check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
+        [](const MpiCall& c) {
+          multinode::check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.sum, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =
-        [](const perf::GlooCall& c) {
+        [](const GlooCall& c) {
           gloo::AllreduceOptions options(c.context);
           c.typed([&](auto* in, auto* out) {
             if (!c.in_place) options.setInput(in, c.count);
             options.setOutput(out, c.count);
           });
-          options.setReduceFunction(c.reduce);
+          options.setReduceFunction(c.add);
           gloo::allreduce(options);
         },
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    .nccl = [](const perf::NcclCall& c) { return ncclAllReduce(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream); },
+    .nccl = [](const NcclCall& c) { return ncclAllReduce(c.in, c.out, c.count, c.type, ncclSum, c.comm, c.stream); },
 #endif
 };
 
-}  // namespace all_reduce_perf
+}  // namespace perf
 
-int all_reduce_perf_main(int argc, char** argv) { return perf::run(all_reduce_perf::all_reduce, argc, argv); }
+int all_reduce_perf_main(int argc, char** argv) { return perf::run(perf::all_reduce, argc, argv); }

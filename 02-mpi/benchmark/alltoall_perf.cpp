@@ -6,28 +6,26 @@
 #include <gloo/alltoall.h>
 #endif
 
-namespace alltoall_perf {
-
-using perf::Blocks, perf::RankAndRoot, perf::Source;
+namespace perf {
 
 // Of a rank's n blocks, S bytes, one is for itself. The others leave over its link, (n - 1) / n S bytes, and as many
 // come in. So time >= (n - 1) / n S / bandwidth of a link.
-const perf::Collective alltoall = {
+const Collective alltoall = {
     .name = "alltoall",
     .in = Blocks::per_rank,
     .out = Blocks::per_rank,
-    .result = [](const RankAndRoot& place, int block) { return Source(block, place.rank); },
+    .result = [](const Place& place, int block) { return Source(block, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) {
+        [](const MpiCall& c) {
           multinode::check(
               MPI_Alltoall(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =
-        [](const perf::GlooCall& c) {
+        [](const GlooCall& c) {
           gloo::AlltoallOptions options(c.context);
           c.typed([&](auto* in, auto* out) {
             options.setInput(in, c.count * static_cast<std::size_t>(c.size));
@@ -39,7 +37,7 @@ const perf::Collective alltoall = {
 #endif
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
-        [](const perf::NcclCall& c) {
+        [](const NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
           return ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream);
 #else
@@ -56,6 +54,6 @@ const perf::Collective alltoall = {
 #endif
 };
 
-}  // namespace alltoall_perf
+}  // namespace perf
 
-int alltoall_perf_main(int argc, char** argv) { return perf::run(alltoall_perf::alltoall, argc, argv); }
+int alltoall_perf_main(int argc, char** argv) { return perf::run(perf::alltoall, argc, argv); }

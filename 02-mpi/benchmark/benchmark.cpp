@@ -2,6 +2,7 @@
 #include "options.hpp"
 #include "ranks.hpp"
 #include "statistics.hpp"
+#include "values.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -15,7 +16,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iostream>
 #include <random>
@@ -46,36 +46,32 @@ class Benchmark {
       : world_(world),
         collective_(collective),
         options_(options),
-        ranks_(make_ranks(world, multinode::parse_backend(options.common.backend), options.usage)),
+        ranks_(make_ranks(world, multinode::parse_backend(options.common.backend), options.ranks_per_process)),
         json_(world.rank() == 0 ? options.common.json : ""),
-        csv_(world.rank() == 0 ? options.csv : ""),
-        table_(std::cout, options.timestamps),
         random_(options.common.seed) {}
 
   int run() {
     refuse_what_does_not_fit();
     head();
-    const int roots = collective_.rooted && !options_.root ? ranks_->size() : 1;
     for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
       if (options_.cycles == 0) results_.clear();  // an endless run needs only the last cycle
       for (const multinode::DataType type : options_.types)
-        for (const Redop redop : redops_)
-          for (int root = 0; root < roots; ++root)
-            for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
-              const std::size_t count = count_of(size, type);
-              if (count == last) continue;  // the same row again, or less than one element per rank
-              rows(size, {type, redop, options_.root.value_or(root), last = count, false}, cycle);
-            }
+        for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
+          const std::size_t count = count_of(size, type);
+          if (count == last) continue;  // the same row again, or less than one element per rank
+          rows(size, {type, last = count, false}, cycle);
+        }
     }
 
     bool right = true;
     if (is_rank_0()) {
-      table_.foot(results_);
+      print_foot(std::cout, results_);
       for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
-      for (const std::string& line : too_slow(results_, options_.least_busbw)) {
-        right = false;
-        std::cerr << fmt::format("{}_perf: {}\n", collective_.name, line);
-      }
+      if (options_.least_busbw)
+        for (const std::string& line : too_slow(results_, *options_.least_busbw)) {
+          right = false;
+          std::cerr << fmt::format("{}_perf: {}\n", collective_.name, line);
+        }
       std::cout << std::flush;
     }
     return right ? multinode::exit_right : multinode::exit_wrong;
@@ -88,21 +84,9 @@ class Benchmark {
   }
 
   void refuse_what_does_not_fit() {
-    redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
-    if (!ranks_->has_average() && std::ranges::find(redops_, Redop::avg) != redops_.end()) {
-      const std::string_view backend = multinode::name_of(ranks_->backend());
-      if (!options_.all_redops) throw UsageError(fmt::format("-o avg: {} has no average: use -o sum", backend));
-      std::erase(redops_, Redop::avg);
-      if (is_rank_0()) std::cout << "# -o all: leaves out avg, which " << backend << " does not have\n";
-    }
-    if (collective_.rooted && options_.root) multinode::require_range("--root", *options_.root, 0, ranks_->size() - 1);
     if (options_.corrupt) {
       multinode::require_range("--corrupt", *options_.corrupt, 0, ranks_->size() - 1);
       if (options_.check == 0) throw UsageError("--corrupt needs the check: leave out -c 0");
-      const RankAndRoot place{*options_.corrupt, ranks_->size(), options_.root.value_or(0)};
-      if (options_.root && collective_.result(place, 0).rank == Source::nothing)
-        throw UsageError(fmt::format("--corrupt: rank {} receives no result of {} with root {}", place.rank,
-                                     collective_.name, place.root));
     }
 
     std::size_t largest = 0;
@@ -142,23 +126,20 @@ class Benchmark {
       return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
     };
     std::cout << fmt::format("# {}_perf over {}, {} in {} on {}\n", collective_.name,
-                             multinode::name_of(ranks_->backend()),
-                             counted(ranks_->size() * ranks_->groups(), "rank", "s"),
+                             multinode::name_of(ranks_->backend()), counted(ranks_->size(), "rank", "s"),
                              counted(world_.size(), "process", "es"), counted(world_.node_count(), "node", "s"));
     for (std::size_t process = 0; process < of_all.size(); ++process) {
       std::istringstream lines(of_all[process]);
       std::string pid, device;
       std::getline(lines, pid);
       for (std::size_t rank = process * static_cast<std::size_t>(ranks_->local()); std::getline(lines, device); ++rank)
-        std::cout << fmt::format(
-            "#  Rank {}{} Pid {} on {} device {}\n", rank,
-            ranks_->groups() > 1 ? fmt::format(" Group {}", ranks_->color_of(static_cast<int>(process))) : "", pid,
-            world_.host(static_cast<int>(process)), device);
+        std::cout << fmt::format("#  Rank {} Pid {} on {} device {}\n", rank, pid,
+                                 world_.host(static_cast<int>(process)), device);
     }
     const std::size_t least = options_.sizes().front();
     if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
       std::cout << "# sizes of less than one element per rank are skipped\n";
-    table_.head();
+    print_head(std::cout);
     json_.write(multinode::fingerprint(world_));
   }
 
@@ -167,13 +148,11 @@ class Benchmark {
     result.collective = collective_.name;
     result.backend = multinode::name_of(ranks_->backend());
     result.ranks = ranks_->size();
-    result.groups = ranks_->groups();
     result.asked_size = asked_size;
     result.count = operation.count;
     result.size = operation.block_bytes() * number_of(collective_.larger(), ranks_->size());
     result.type = name_of(operation.type);
-    result.redop = collective_.reduces ? name_of(operation.redop) : "none";
-    result.root = collective_.rooted ? operation.root : -1;
+    result.redop = collective_.sums ? "sum" : "none";
     result.cycle = cycle;
 
     std::vector<Result> places = {measure(operation, result)};
@@ -182,10 +161,9 @@ class Benchmark {
       places.push_back(measure(operation, result));
     }
     if (!is_rank_0()) return;
-    table_.row(places);
+    print_row(std::cout, places);
     for (const Result& place : places) {
       json_.write(to_json(place));
-      csv_.write(place);
       results_.push_back(place);
     }
   }
@@ -193,7 +171,6 @@ class Benchmark {
   // The result is rank 0's; the others have nothing to show.
   Result measure(const Operation& operation, Result result) {
     const Plan plan = warm_up(operation);
-    if (ranks_->groups() > 1) world_.barrier("the start of all groups");
     const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
     result.calls_per_sample = plan.calls;
     result.iterations = plan.samples * plan.calls;
@@ -213,9 +190,9 @@ class Benchmark {
       p99s.push_back(all[at + 2]);
       wrong += all[at + 3];
     }
-    result.time = over_ranks(means);
-    result.median = over_ranks(medians);
-    result.p99 = over_ranks(p99s);
+    result.time = mean(means);
+    result.median = mean(medians);
+    result.p99 = mean(p99s);
     if (options_.check > 0) result.wrong = static_cast<std::uint64_t>(wrong);
     if (ranks_->backend() == multinode::Backend::nccl && multinode::emulated_gpus()) return result;
     result.algbw = static_cast<double>(result.size) / result.time;
@@ -230,10 +207,9 @@ class Benchmark {
     const Ranks::Buffer in_buffer = operation.in_place ? Ranks::Buffer::both : Ranks::Buffer::in;
     std::uint64_t wrong = 0;
     for (int check = 0; check < options_.check; ++check) {
-      const Values values(
-          {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
+      const Values values({operation.type, collective_.sums, ranks_->size(), options_.common.seed, ++round_});
       for (int local = 0; local < ranks_->local(); ++local) {
-        const RankAndRoot place = ranks_->place(local, operation.root);
+        const Place place = ranks_->place(local);
         // A call that writes nothing must not find an old result in its buffer.
         ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
                       [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
@@ -242,25 +218,20 @@ class Benchmark {
           ranks_->write(local, in_buffer, static_cast<std::size_t>(first + b) * block, block,
                         [&](std::span<std::byte> bytes) { values.fill(bytes, place.rank, b); });
       }
-      Operation once = operation;
-      once.once = true;
-      ranks_->measure(collective_, once, 1, 1);
+      ranks_->measure(collective_, operation, 1, 1);
       for (int local = 0; local < ranks_->local(); ++local) {
-        const RankAndRoot place = ranks_->place(local, operation.root);
+        const Place place = ranks_->place(local);
         const int first = operation.in_place ? collective_.first_out(place.rank) : 0;
         std::optional<int> corrupted;  // block
         if (place.rank == options_.corrupt)
           corrupted = static_cast<int>(random_() % number_of(collective_.out, place.size));
         for (int b = 0; b < blocks(collective_.out); ++b) {
           const Source source = collective_.result(place, b);
-          if (source.rank == Source::nothing) continue;
           ranks_->read(local, Ranks::Buffer::both, static_cast<std::size_t>(first + b) * block, block,
                        [&](std::span<std::byte> bytes) {
                          if (b == corrupted) {
-                           const std::size_t at = random_() % bytes.size(), size = multinode::size_of(operation.type);
+                           const std::size_t at = random_() % bytes.size();
                            bytes[at] ^= std::byte(1u << (random_() % 8));
-                           if (values.rounded())  // one bit of an average may be within the bound; NaN never is
-                             std::ranges::fill(bytes.subspan(at / size * size, size), std::byte{0xFF});
                          }
                          std::string what;
                          const std::size_t found = values.count_wrong(bytes, source, &what);
@@ -274,18 +245,11 @@ class Benchmark {
     return wrong;
   }
 
-  // A rank is late if it is so in two measurements: one call may be slow by chance. A root does other work than the
-  // rest and is not compared.
+  // A rank is late if it is so in two measurements: one call may be slow by chance.
   void name_late(const Operation& operation, int calls, Result& result) {
-    const auto late = [&](std::vector<double> times) {
-      std::vector<int> compared;
-      for (int rank = 0; rank < static_cast<int>(times.size()); ++rank)
-        if (!collective_.rooted || ranks_->rank_of(rank) != operation.root) compared.push_back(rank);
-      for (std::size_t i = 0; i < compared.size(); ++i) times[i] = times[static_cast<std::size_t>(compared[i])];
-      times.resize(compared.size());
+    const auto late = [](const std::vector<double>& times) {
       std::vector<int> found = outliers(times);
       std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
-      for (int& rank : found) rank = compared[static_cast<std::size_t>(rank)];
       return found;
     };
     const bool suspected = after_barrier(operation, calls, [&](const std::vector<double>& times) {
@@ -353,7 +317,7 @@ class Benchmark {
   int calls_a_sample(double seconds) const {
     const auto [least, most] =
         ranks_->backend() == multinode::Backend::nccl ? std::pair(200e-6, 1000) : std::pair(8e-6, 40);
-    return options_.per_iteration ? 1 : std::clamp(static_cast<int>(std::ceil(least / seconds)), 1, most);
+    return std::clamp(static_cast<int>(std::ceil(least / seconds)), 1, most);
   }
 
   // The slowest rank's median time, the same for all processes.
@@ -371,22 +335,13 @@ class Benchmark {
     })})[0];
   }
 
-  // The results in the order of Average.
-  double over_ranks(std::span<const double> times) const {
-    const std::array results = {times[0], mean(times), std::ranges::min(times), std::ranges::max(times)};
-    return results[static_cast<std::size_t>(options_.average)];
-  }
-
   World& world_;
   const Collective& collective_;
   const Options& options_;
   std::unique_ptr<Ranks> ranks_;
   multinode::JsonLines json_;
-  CsvLines csv_;
-  ResultTable table_;
   std::mt19937_64 random_;  // where --corrupt strikes
   std::uint64_t round_ = 0;
-  std::vector<Redop> redops_;
   std::vector<Result> results_;
 };
 
@@ -394,8 +349,8 @@ class Benchmark {
 
 int run(const Collective& collective, int argc, const char* const* argv) {
   Options options;
-  const multinode::Program program{std::string(collective.name) + "_perf", options.description(collective),
-                                   options.common, [&] { options.validate(); }};
+  const std::string name = std::string(collective.name) + "_perf";
+  const multinode::Program program{name, options.description(name), options.common, [&] { options.validate(); }};
   return multinode::run(program, argc, argv, [&](World& world) { return Benchmark(world, collective, options).run(); });
 }
 

@@ -28,23 +28,21 @@ inline std::size_t number_of(Blocks blocks, int ranks) {
   return blocks == Blocks::one ? 1 : static_cast<std::size_t>(ranks);
 }
 
-struct RankAndRoot {
+struct Place {
   int rank = 0;
   int size = 1;  // ranks in all
-  int root = 0;
 };
 
-// What must be in a block of the output: block number `block` of the input of rank `rank`, or of all ranks, reduced.
+// What must be in a block of the output: block number `block` of the input of rank `rank`, or its sum over all ranks.
 struct Source {
-  static constexpr int all = -1;      // reduced over all ranks
-  static constexpr int nothing = -2;  // this rank gets nothing
+  static constexpr int all = -1;  // the sum
   constexpr Source(int its_rank, int its_block) : rank(its_rank), block(its_block) {}
   int rank, block;
 };
 
 // One call by one rank. In place, `in` and `out` lie in one buffer. Out of place, the buffer at `out` has room for the
 // input as well.
-struct Call : RankAndRoot {
+struct Call : Place {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
   bool in_place = false;
@@ -55,7 +53,7 @@ struct MpiCall : Call {
   int count = 0;          // of a block
   std::size_t bytes = 0;  // the same
   MPI_Datatype type = MPI_DATATYPE_NULL;
-  MPI_Op op = MPI_OP_NULL;
+  MPI_Op sum = MPI_OP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
 };
 #endif
@@ -64,7 +62,7 @@ struct MpiCall : Call {
 struct GlooCall : Call {
   std::size_t count = 0, bytes = 0;  // of a block
   multinode::DataType type{};
-  std::function<void(void*, const void*, const void*, std::size_t)> reduce;
+  std::function<void(void*, const void*, const void*, std::size_t)> add;
   std::shared_ptr<gloo::Context> context;
 
   // function(T* in, T* out), T being the type of the elements.
@@ -81,7 +79,6 @@ struct GlooCall : Call {
 struct NcclCall : Call {
   std::size_t count = 0, bytes = 0;  // of a block
   ncclDataType_t type{};
-  ncclRedOp_t op{};
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
 };
@@ -89,8 +86,7 @@ struct NcclCall : Call {
 
 struct Collective {
   const char* name = nullptr;  // all_reduce
-  bool reduces = false;        // has a reduction (-o)
-  bool rooted = false;         // has a root (-r)
+  bool sums = false;           // adds the blocks of the ranks
   Blocks in = Blocks::one, out = Blocks::one;
   Blocks larger() const { return in == Blocks::one ? out : in; }
 
@@ -100,7 +96,7 @@ struct Collective {
   int first_out(int rank) const { return out < in ? rank : 0; }
 
   // What must be in block `block` of the output afterwards.
-  Source (*result)(const RankAndRoot&, int block) = nullptr;
+  Source (*result)(const Place&, int block) = nullptr;
 
   // busbw = algbw x bus_factor(ranks), where algbw = size / time and size is that of the larger buffer.
   double (*bus_factor)(int ranks) = nullptr;

@@ -1,78 +1,57 @@
-#include "ranks.hpp"
-
-#include <multinode/base/text.hpp>
-#include <multinode/communicator.hpp>
-
-#include <fmt/core.h>
+#include "ranks_host.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <sstream>
-#include <thread>
+#include <fstream>
 
 namespace perf {
 
-Ranks::Ranks(multinode::World& world, const Usage& usage)
-    : world_(world), local_(usage.threads * usage.ranks_per_thread) {
-  const auto joined = [](const std::vector<std::string>& colors) { return multinode::join(colors, " "); };
-  std::istringstream colors(
-      world.combine_on_rank_0("NCCL_TESTS_SPLIT", std::to_string(usage.color(world.rank())), joined));
-  colors_.assign(std::istream_iterator<int>(colors), {});
-  for (int process = 0; process < world.size(); ++process)
-    if (color_of(process) == color_of(world.rank())) group_.push_back(process);
-  for (const int color : colors_)
-    if (const auto size = std::ranges::count(colors_, color); size != std::ranges::count(colors_, colors_[0]))
-      throw multinode::UsageError(
-          fmt::format("NCCL_TESTS_SPLIT: the groups must have the same size, but of {} processes group {} has {} and "
-                      "group {} has {}: start more or fewer",
-                      world.size(), colors_[0], std::ranges::count(colors_, colors_[0]), color, size));
+std::size_t available_host_memory(const multinode::World& world) {
+  std::size_t free = std::numeric_limits<std::size_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, rest; meminfo >> key; std::getline(meminfo, rest))
+    if (std::size_t kib = 0; key == "MemAvailable:" && meminfo >> kib) free = kib * 1024;
+  // Control groups, version 2: as a container sees its own.
+  std::size_t limit = 0, used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> used)
+    free = std::min(free, limit - std::min(limit, used));
+  return free / static_cast<std::size_t>(world.local_size());
 }
 
-int Ranks::rank_of(int number) const {
-  const auto process = colors_.begin() + number / local_;
-  return static_cast<int>(std::count(colors_.begin(), process, *process)) * local_ + number % local_;
-}
-
-void Ranks::each_thread(int threads, const std::function<void(int)>& function) const {
-  if (threads == 1) return function(0);
-  const auto guarded = [&](int thread) {
-    try {
-      function(thread);
-    } catch (const std::exception& e) {
-      world().watchdog().fail(e.what(), multinode::exit_wrong);
+void HostRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
+  for (int local = 0; local < this->local(); ++local) {
+    auto& pair = buffers_.emplace_back();
+    for (const auto& [buffer, bytes] : {std::pair(Buffer::in, in_bytes), std::pair(Buffer::both, both_bytes)}) {
+      Memory& memory = pair[static_cast<std::size_t>(buffer)];
+      memory.reset(static_cast<std::byte*>(::operator new[](std::max<std::size_t>(bytes, 1), page)));
+      // Write every page: reading one that was never written costs nothing and would distort the result.
+      std::fill_n(memory.get(), bytes, std::byte{1});
     }
-  };
-  std::vector<std::jthread> others;
-  for (int thread = 1; thread < threads; ++thread) others.emplace_back(guarded, thread);
-  guarded(0);
-  const auto inside = world().watchdog().enter("waiting for this process's other threads");
-  others.clear();
+  }
 }
 
-std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage) {
+std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, int local) {
   using multinode::Backend;
   if (backend == Backend::automatic) {
-    [[maybe_unused]] const int each = usage.threads * usage.ranks_per_thread;
     backend = Backend::gloo;
 #ifdef MULTINODE_HAVE_MPI
-    if (each == 1 && (world.launch().under_mpi || world.size() == 1)) backend = Backend::mpi;
+    if (local == 1 && (world.launch().under_mpi || world.size() == 1)) backend = Backend::mpi;
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    if (multinode::own_gpus(world, each)) backend = Backend::nccl;
+    if (multinode::own_gpus(world, local)) backend = Backend::nccl;
 #endif
   }
   switch (backend) {
 #ifdef MULTINODE_HAVE_MPI
     case Backend::mpi:
-      return make_mpi_ranks(world, usage);
+      return make_mpi_ranks(world, local);
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     case Backend::gloo:
-      return make_gloo_ranks(world, usage);
+      return make_gloo_ranks(world, local);
 #endif
 #ifdef MULTINODE_HAVE_NCCL
     case Backend::nccl:
-      return make_nccl_ranks(world, usage);
+      return make_nccl_ranks(world, local);
 #endif
     default:
       throw multinode::UsageError("--backend " + std::string(multinode::name_of(backend)) +

@@ -7,6 +7,8 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <thread>
+
 namespace perf {
 
 namespace {
@@ -48,7 +50,7 @@ class GlooRank : public gloo::Context {
 
 class GlooRanks : public HostRanks {
  public:
-  GlooRanks(multinode::World& world, const Usage& usage) : HostRanks(world, usage, "gloo") {
+  GlooRanks(multinode::World& world, int of_process) : HostRanks(world, of_process) {
     // Longer than the watchdog's deadline, because the watchdog can name the late rank.
     const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
     const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
@@ -59,13 +61,10 @@ class GlooRanks : public HostRanks {
       addresses_here += ranks_.back()->addresses();
     }
     std::vector<std::string> addresses;
-    const std::vector<std::string> of_all = world.gather("addresses of gloo's ranks", addresses_here);
-    for (const int process : group()) {
-      const std::string& of_process = of_all[static_cast<std::size_t>(process)];
-      for (std::size_t local = 0, each = of_process.size() / ranks_.size(); local < ranks_.size(); ++local)
-        addresses.push_back(of_process.substr(local * each, each));
-    }
-    each_thread(this->local(), [&](int local) {
+    for (const std::string& process : world.gather("addresses of gloo's ranks", addresses_here))
+      for (std::size_t local = 0, each = process.size() / ranks_.size(); local < ranks_.size(); ++local)
+        addresses.push_back(process.substr(local * each, each));
+    each_rank([&](int local) {
       const auto inside = announce(local, "connecting over gloo");
       ranks_[static_cast<std::size_t>(local)]->connect(addresses);
     });
@@ -76,14 +75,11 @@ class GlooRanks : public HostRanks {
 
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     Samples seconds(ranks_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
-    each_thread(this->local(), [&](int local) {
+    each_rank([&](int local) {
       auto call = call_of<GlooCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
-      call.count = operation.count;
-      call.bytes = operation.block_bytes();
       call.type = operation.type;
-      call.reduce = [type = operation.type, reduction = reduction_of(operation.redop)](
-                        void* out, const void* x, const void* y, std::size_t count) {
-        multinode::combine(type, reduction, out, x, y, count);
+      call.add = [type = operation.type](void* out, const void* x, const void* y, std::size_t count) {
+        multinode::combine(type, multinode::Reduction::sum, out, x, y, count);
       };
       call.context = ranks_[static_cast<std::size_t>(local)];
       {
@@ -97,13 +93,31 @@ class GlooRanks : public HostRanks {
   }
 
  private:
+  // Calls function(0), function(1) ... at the same time, each on its own thread, because the ranks wait for each other;
+  // function(0) runs on this thread. Ends the process if one of several throws, because the others wait for it.
+  void each_rank(const std::function<void(int)>& function) const {
+    if (local() == 1) return function(0);
+    const auto guarded = [&](int local) {
+      try {
+        function(local);
+      } catch (const std::exception& e) {
+        world().watchdog().fail(e.what(), multinode::exit_wrong);
+      }
+    };
+    std::vector<std::jthread> others;
+    for (int other = 1; other < local(); ++other) others.emplace_back(guarded, other);
+    guarded(0);
+    const auto inside = world().watchdog().enter("waiting for this process's other threads");
+    others.clear();
+  }
+
   std::vector<std::shared_ptr<GlooRank>> ranks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage) {
-  return std::make_unique<GlooRanks>(world, usage);
+std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, int local) {
+  return std::make_unique<GlooRanks>(world, local);
 }
 
 }  // namespace perf

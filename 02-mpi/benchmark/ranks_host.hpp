@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <new>
+#include <optional>
 
 namespace perf {
 
@@ -16,7 +17,6 @@ class HostRanks : public Ranks {
  public:
   std::string device(int) const override { return "cpu"; }
   std::size_t available_memory() const override { return available_host_memory(world()); }
-  bool has_average() const override { return false; }
   void allocate(std::size_t in_bytes, std::size_t both_bytes) override;
   void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override {
     fill({begin(local, buffer) + offset, bytes});
@@ -26,11 +26,16 @@ class HostRanks : public Ranks {
   }
 
  protected:
-  // Throws UsageError for an option that needs a GPU.
-  HostRanks(multinode::World& world, const Usage& usage, const char* backend);
+  using Ranks::Ranks;
 
   std::byte* begin(int local, Buffer buffer) const {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get();
+  }
+
+  // Announces `name` to the watchdog while the result lives. Only the first local rank does so, for the whole process.
+  std::optional<multinode::Watchdog::Operation> announce(int local, const char* name) const {
+    if (local != 0) return std::nullopt;
+    return std::optional<multinode::Watchdog::Operation>(std::in_place, world().watchdog(), name, multinode::everyone);
   }
 
   // Each sample is `calls` calls of function() by one local rank: it reads the clock once per sample, and announces the

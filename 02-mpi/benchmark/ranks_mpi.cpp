@@ -13,7 +13,7 @@ using multinode::check;
 
 class MpiRanks : public HostRanks {
  public:
-  MpiRanks(multinode::World& world, const Usage& usage) : HostRanks(world, usage, "mpi"), comm_(world, group()[0]) {}
+  explicit MpiRanks(multinode::World& world) : HostRanks(world, 1), comm_(world) {}
 
   multinode::Backend backend() const override { return multinode::Backend::mpi; }
   std::size_t largest_count() const override { return INT_MAX; }
@@ -21,10 +21,8 @@ class MpiRanks : public HostRanks {
 
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     auto call = call_of<MpiCall>(collective, operation, 0, begin(0, Buffer::in), begin(0, Buffer::both));
-    call.count = static_cast<int>(operation.count);
-    call.bytes = operation.block_bytes();
     call.type = types_.type(operation.type);
-    call.op = types_.operation(operation.type, reduction_of(operation.redop));
+    call.sum = types_.operation(operation.type, multinode::Reduction::sum);
     call.comm = comm_.get();
     {
       const auto inside = world().watchdog().enter("MPI_Barrier");
@@ -42,11 +40,10 @@ class MpiRanks : public HostRanks {
 
 }  // namespace
 
-std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, const Usage& usage) {
-  if (usage.threads * usage.ranks_per_thread != 1)
-    throw multinode::UsageError(
-        "-t and -g: MPI has one rank per process: start more with mpirun -n, or use --backend gloo");
-  return std::make_unique<MpiRanks>(world, usage);
+std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, int local) {
+  if (local != 1)
+    throw multinode::UsageError("-g: MPI has one rank per process: start more with mpirun -n, or use --backend gloo");
+  return std::make_unique<MpiRanks>(world);
 }
 
 }  // namespace perf

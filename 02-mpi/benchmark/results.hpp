@@ -1,8 +1,6 @@
-// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table, as JSON
-// lines and as CSV, with the same numbers.
+// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table and as JSON
+// lines, with the same numbers.
 #pragma once
-
-#include <multinode/base/descriptor.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -18,22 +16,20 @@ namespace perf {
 
 // Times are seconds per call, bandwidths bytes per second.
 struct Result {
-  std::string collective;      // all_reduce
-  std::string backend;         // mpi, gloo, nccl
-  int ranks = 1;               // of a group
-  int groups = 1;              // that run at the same time
+  std::string collective;  // all_reduce
+  std::string backend;     // mpi, gloo, nccl
+  int ranks = 1;
   std::size_t asked_size = 0;  // of -b, -e ..., or --sweep
   std::size_t size = 0;        // bytes of the larger buffer: asked_size, rounded down to whole elements of each rank
   std::size_t count = 0;       // elements of a block, as nccl-tests has it
   std::string type;            // float
   std::string redop;           // sum; "none"
-  int root = -1;               // -1: none
   bool in_place = false;
   int cycle = 0;                       // of -N
   int iterations = 0;                  // timed calls
   int calls_per_sample = 1;            // calls that were timed as one
-  double time = 0;                     // mean over the calls; over ranks as -a says
-  double median = 0, p99 = 0;          // over samples; over ranks as -a says
+  double time = 0;                     // mean over the calls and the ranks
+  double median = 0, p99 = 0;          // over samples; mean over the ranks
   std::optional<double> algbw;         // none on emulated GPUs, where it means nothing
   std::optional<double> busbw;         // none: the same; one rank uses no link
   std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
@@ -48,48 +44,26 @@ struct Result {
 // they do not exist.
 nlohmann::json to_json(const Result& result);
 
-// Writes what has one value in the JSON lines as CSV (RFC 4180, but lines end as everywhere on Unix): a line of names,
-// then a line for each result, flushed. An empty field is null. With an empty path it writes nothing. The constructor
-// throws UsageError if it cannot open the file; both throw std::system_error if they cannot write (a full disk).
-class CsvLines {
- public:
-  explicit CsvLines(const std::string& path);
-  void write(const Result& result);
-
- private:
-  std::string path_;
-  multinode::Descriptor file_;
-};
-
 // Four significant digits, but at most four decimals, and all of a whole number: 0.0012, 1.235, 123.5, 12346.
 std::string four_digits(double value);
 std::string size_text(std::size_t bytes);  // "8 B", "1.5 KiB", "64 MiB"
 
-// A band of sizes of --min-busbw: up to that of the next band.
+// --min-busbw: what is required from a size on.
 struct LeastBusbw {
   double bytes_per_second = 0;
   std::size_t from_size = 0;
 };
 
-// One line for each result that is slower than --min-busbw demands, and for each band in which no result has a bus
-// bandwidth. The bands ascend; asked_size counts.
-std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands);
+// One line for each result that is slower, or one if no result from that size on (asked_size) has a bus bandwidth.
+std::vector<std::string> too_slow(std::span<const Result> results, const LeastBusbw& least);
 
-// nccl-tests' columns, in its order, so that what reads its tables reads these; behind them median, p99 and spread of
-// out of place and in place. What does not exist is "n/a"; late ranks are named on comment lines below their row. The
-// numbers are those of the JSON, rounded to four_digits.
-class ResultTable {
- public:
-  ResultTable(std::ostream& out, bool timestamps) : out_(out), timestamps_(timestamps) {}
-  void head();
-  // The result out of place and, unless the library has no such call, the one in place. Flushes.
-  void row(std::span<const Result> places);
-  // "# Out of bounds values : 0 OK" (or "3 FAILED", or "not checked") and "# Avg bus bandwidth    : 12.3" (or n/a).
-  void foot(const std::vector<Result>& all);
-
- private:
-  std::ostream& out_;
-  bool timestamps_;
-};
+// The table has nccl-tests' columns, in its order, so that what reads its tables reads these; behind them median, p99
+// and spread of out of place and in place. What does not exist is "n/a"; late ranks are named on comment lines below
+// their row. The numbers are those of the JSON, rounded to four_digits.
+void print_head(std::ostream& out);
+// The result out of place and, unless the library has no such call, the one in place. Flushes.
+void print_row(std::ostream& out, std::span<const Result> places);
+// "# Out of bounds values : 0 OK" (or "3 FAILED", or "not checked") and "# Avg bus bandwidth    : 12.3" (or n/a).
+void print_foot(std::ostream& out, const std::vector<Result>& all);
 
 }  // namespace perf

@@ -8,22 +8,20 @@
 
 #include <algorithm>
 
-namespace sendrecv_perf {
+namespace perf {
 
-using perf::RankAndRoot, perf::Source;
-
-static int next(const RankAndRoot& place) { return (place.rank + 1) % place.size; }
-static int previous(const RankAndRoot& place) { return (place.rank + place.size - 1) % place.size; }
+static int next(const Place& place) { return (place.rank + 1) % place.size; }
+static int previous(const Place& place) { return (place.rank + place.size - 1) % place.size; }
 
 // S bytes leave each rank over its link, and S bytes come in, the other way, at the same time. So
 // time >= S / bandwidth of a link.
-const perf::Collective sendrecv = {
+const Collective sendrecv = {
     .name = "sendrecv",
-    .result = [](const RankAndRoot& place, int) { return Source(previous(place), 0); },
+    .result = [](const Place& place, int) { return Source(previous(place), 0); },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) {
+        [](const MpiCall& c) {
           if (c.in_place)
             multinode::check(
                 MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));
@@ -34,7 +32,7 @@ const perf::Collective sendrecv = {
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =
-        [](const perf::GlooCall& c) {
+        [](const GlooCall& c) {
           if (c.size == 1) {  // Gloo has no connection from a rank to itself
             std::copy_n(c.in, c.bytes, c.out);
             return;
@@ -50,7 +48,7 @@ const perf::Collective sendrecv = {
 #endif
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
-        [](const perf::NcclCall& c) {
+        [](const NcclCall& c) {
           multinode::check(ncclGroupStart());
           multinode::check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
           multinode::check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
@@ -60,6 +58,6 @@ const perf::Collective sendrecv = {
 #endif
 };
 
-}  // namespace sendrecv_perf
+}  // namespace perf
 
-int sendrecv_perf_main(int argc, char** argv) { return perf::run(sendrecv_perf::sendrecv, argc, argv); }
+int sendrecv_perf_main(int argc, char** argv) { return perf::run(perf::sendrecv, argc, argv); }

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cmath>
-#include <ctime>
 #include <random>
 #include <sstream>
 
@@ -63,18 +62,17 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 // The lines of a table: 3 of its head, and those of one row.
-std::vector<std::string> table(const std::vector<Result>& places, bool timestamps = false) {
+std::vector<std::string> table(const std::vector<Result>& places) {
   std::ostringstream out;
-  ResultTable table(out, timestamps);
-  table.head();
-  table.row(places);
+  print_head(out);
+  print_row(out, places);
   return lines_of(out.str());
 }
 
 // The lines of a table's end: what is wrong; the average bandwidth.
 std::vector<std::string> foot(const std::vector<Result>& all) {
   std::ostringstream out;
-  ResultTable(out, false).foot(all);
+  print_foot(out, all);
   return lines_of(out.str());
 }
 
@@ -82,7 +80,6 @@ TEST(ResultTable, HeadAndRowStandInColumns) {
   Result result = all_reduce();
   result.median = 130.1e-6;
   result.p99 = 201.25e-6;
-  result.root = 2;
   result.wrong = 7;
   EXPECT_EQ(
       table({result, in_place(all_reduce(1 << 20, 5.8014e-6))}),
@@ -93,7 +90,7 @@ TEST(ResultTable, HeadAndRowStandInColumns) {
           "busbw  #wrong   median      p99  spread   median      p99  spread",
           "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
           "(GB/s)             (us)     (us)     (%)     (us)     (us)     (%)",
-          "     1048576        262144     float     sum       2    135.8   7.719   11.58       7    5.801   180.7   "
+          "     1048576        262144     float     sum      -1    135.8   7.719   11.58       7    5.801   180.7   "
           "271.1       0    130.1    201.2   9.709    5.627    8.122   9.709"}));
 }
 
@@ -103,16 +100,6 @@ TEST(ResultTable, WhatDoesNotExistIsNotANumber) {
   EXPECT_EQ(words_of(table({result}).at(3)),
             (std::vector<std::string>{"1048576", "262144", "float", "sum", "-1", "135.8", "7.719", "n/a", "n/a", "n/a",
                                       "n/a", "n/a", "n/a", "131.8", "190.2", "n/a", "n/a", "n/a", "n/a"}));
-}
-
-TEST(ResultTable, TimestampIsTheLastColumn) {
-  const auto lines = table({all_reduce(), in_place(all_reduce())}, true);
-  EXPECT_EQ(words_of(lines[1]).back(), "timestamp");
-  const auto words = words_of(lines[3]);
-  ASSERT_EQ(words.size(), 20u);
-  std::tm time{};
-  const char* end = strptime(words.back().c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
-  EXPECT_TRUE(end && *end == '\0' && words.back().size() == 20) << words.back();
 }
 
 TEST(ResultTable, LateRankIsNamedBelowItsRow) {
@@ -153,10 +140,9 @@ TEST(Results, JsonNamesUnitsAndValues) {
   result.late = {0, 1};
   result.cycle = 2;
   result.calls_per_sample = 5;
-  EXPECT_EQ(to_json(result),
-            nlohmann::json::parse(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4, "groups": 1,
-      "size_bytes": 1000, "count": 250, "type": "float", "redop": "sum", "root": -1, "in_place": false, "cycle": 2, "iterations": 100,
-      "calls_per_sample": 5, "time_us": 2.0, "median_us": 1.0, "p99_us": 4.0, "algbw_gb_per_s": 0.5,
+  EXPECT_EQ(to_json(result), nlohmann::json::parse(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4,
+      "size_bytes": 1000, "count": 250, "type": "float", "redop": "sum", "in_place": false, "cycle": 2,
+      "iterations": 100, "calls_per_sample": 5, "time_us": 2.0, "median_us": 1.0, "p99_us": 4.0, "algbw_gb_per_s": 0.5,
       "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0,
       "late_ranks": [0, 1]})"));
   Result without = result;
@@ -197,53 +183,30 @@ TEST(Results, TableIsTheRoundedJson) {
   }
 }
 
-struct Measured {
-  std::size_t size;
-  double busbw;
-  std::size_t asked_size = size;
-};
-std::vector<std::string> too_slow(const std::vector<Measured>& measured, const std::vector<LeastBusbw>& bands) {
-  std::vector<Result> results;
-  for (const Measured& one : measured) {
-    results.push_back(all_reduce(one.size));
-    results.back().asked_size = one.asked_size;
-    results.back().busbw = one.busbw;
-  }
-  return perf::too_slow(results, bands);
+Result with_busbw(std::size_t size, double busbw) {
+  Result result = all_reduce(size);
+  result.busbw = busbw;
+  return result;
 }
 
-TEST(TooSlow, NamesWhatIsBelowTheBoundOfItsBand) {
-  const std::vector<Measured> measured = {{8, 5e9}, {1 << 20, 5e9}, {64 << 20, 5e9}, {128 << 20, 5e9}};
-  const std::string asked = "--min-busbw asks for 10 GB/s from 64 MiB: all_reduce of ";
-  EXPECT_EQ(too_slow(measured, {{5e9, 0}, {4e9, 1 << 20}, {10e9, 64 << 20}}),
-            (std::vector<std::string>{asked + "64 MiB (float, sum, out of place) has 5.000 GB/s",
-                                      asked + "128 MiB (float, sum, out of place) has 5.000 GB/s"}));
-  EXPECT_TRUE(too_slow(measured, {}).empty());
-  EXPECT_SAYS(perf::too_slow(std::vector{in_place(all_reduce())}, std::vector<LeastBusbw>{{1e15, 0}}).at(0),
-              "in place) has");
-}
-
-TEST(TooSlow, BandEndsWhereTheNextBegins) {
-  const std::vector<Measured> measured = {{1023, 1e9}, {1024, 2e9}};
-  EXPECT_TRUE(too_slow(measured, {{1e9, 0}, {2e9, 1024}}).empty());
-  EXPECT_EQ(too_slow(measured, {{1.001e9, 0}, {2.001e9, 1024}}).size(), 2u);
-  EXPECT_EQ(too_slow(measured, {{1e9, 0}, {0.5e9, 1023}, {2e9, 1024}}).size(), 1u);  // nothing below 1023
-  EXPECT_EQ(too_slow(measured, {{1.5e9, 1023}, {2e9, 1024}, {9e9, 1 << 20}}),
-            (std::vector<std::string>{
-                "--min-busbw asks for 1.5 GB/s from 1023 B up to 1 KiB: all_reduce of 1023 B (float, sum, out of "
-                "place) has 1.000 GB/s",
-                "--min-busbw asks for 9 GB/s from 1 MiB: nothing was tested, no such size was measured"}));
-  // Rounded down to whole elements of three ranks, a size stays in its band.
-  const std::vector<Measured> rounded = {{(64 << 20) - 4, 1e9, 64 << 20}};
-  EXPECT_TRUE(too_slow(rounded, {{1e9, 64 << 20}}).empty());
-  EXPECT_EQ(too_slow(rounded, {{2e9, 64 << 20}}).size(), 1u);
+TEST(TooSlow, NamesWhatIsBelowTheBoundFromItsSizeOn) {
+  std::vector<Result> results = {with_busbw(8, 1e9), with_busbw(1023, 5e9), with_busbw(1024, 5e9)};
+  results.push_back(in_place(results.back()));
+  const std::string asked = "--min-busbw asks for 10 GB/s from 1 KiB: all_reduce of 1 KiB (float, sum, ";
+  EXPECT_EQ(too_slow(results, {10e9, 1024}),
+            (std::vector<std::string>{asked + "out of place) has 5.000 GB/s", asked + "in place) has 5.000 GB/s"}));
+  EXPECT_EQ(too_slow(results, {5e9, 1023}), std::vector<std::string>{});
+  EXPECT_EQ(too_slow(results, {5e9, 0}).size(), 1u);
+  // Rounded down to whole elements of three ranks, a size is still what was asked for.
+  results.back().size = 1020;
+  EXPECT_EQ(too_slow(results, {10e9, 1024}).size(), 2u);
 }
 
 TEST(TooSlow, WhatHasNoBusBandwidthIsNotFastEnough) {
-  EXPECT_EQ(
-      perf::too_slow(std::vector{of_one_rank()}, std::vector<LeastBusbw>{{1e9, 0}}),
-      std::vector<std::string>{"--min-busbw asks for 1 GB/s from 0 B: nothing was tested, it has no bus bandwidth"});
-  EXPECT_EQ(too_slow({{8, std::nan("")}}, {{1e9, 0}}).size(), 1u);
+  EXPECT_EQ(too_slow(std::vector{of_one_rank()}, {1e9, 0}),
+            std::vector<std::string>{
+                "--min-busbw asks for 1 GB/s from 0 B: nothing was tested, no such size has a bus bandwidth"});
+  EXPECT_EQ(too_slow(std::vector{with_busbw(8, std::nan(""))}, {1e9, 0}).size(), 1u);
 }
 
 }  // namespace results_test

@@ -60,14 +60,14 @@ void require_ranks_of_mpi(const Launch& launch) {
 bool must_finalize_mpi() noexcept { return library().must_finalize(); }
 void finalize_mpi() noexcept { library().finalize(); }
 
-MpiComm::MpiComm(const World& world, int color) {
+MpiComm::MpiComm(const World& world) {
   const Launch& launch = world.launch();
   if (world.size() > 1 && !launch.under_mpi)
     throw UsageError("--backend mpi: " + launch.launcher +
                      " is not an MPI launcher: start with mpirun or srun --mpi=pmix, or use --backend gloo");
   start_mpi();
   require_ranks_of_mpi(launch);
-  check(MPI_Comm_split(MPI_COMM_WORLD, color, world.rank(), &comm_));
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
 }
 

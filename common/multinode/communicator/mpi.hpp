@@ -27,14 +27,12 @@ inline void check(int code, source_location at = source_location::current()) {
 
 class World;
 
-// A duplicate of MPI_COMM_WORLD, or the part of it with the same `color`, with the World's ranks in their order and
-// MPI_ERRORS_RETURN. Constructor and destructor are
-// collective. The constructor initializes MPI if necessary; MPI is then finalized when the process exits, because it
-// cannot be initialized twice. It throws UsageError if the launcher is not an MPI launcher or MPI has other ranks than
-// the World.
+// A duplicate of MPI_COMM_WORLD with MPI_ERRORS_RETURN. Constructor and destructor are collective. The constructor
+// initializes MPI if necessary; MPI is then finalized when the process exits, because it cannot be initialized twice.
+// It throws UsageError if the launcher is not an MPI launcher or MPI has other ranks than the World.
 class MpiComm {
  public:
-  explicit MpiComm(const World& world, int color = 0);
+  explicit MpiComm(const World& world);
   ~MpiComm();
   MpiComm(const MpiComm&) = delete;
   MpiComm& operator=(const MpiComm&) = delete;
