@@ -35,6 +35,8 @@ import tempfile
 import clean_clone
 
 LIMIT = 600  # seconds for one command: generous, for a busy machine
+# mpirun of Open MPI 4 and 5 kills the other ranks after a failure: else it waits a second for them first.
+AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0", "PRTE_MCA_odls_base_sigkill_timeout": "0"}
 QUICKLY = " -DOMPI_SKIP_MPICXX"  # Open MPI's own C++ header takes 2 s, and is not free of warnings
 WARNINGS = " -Wall -Wextra -Werror" + QUICKLY
 ONLY_CHECK = " -fsyntax-only -Wno-unused-command-line-argument"  # for clang++, which warns of -l then
@@ -76,7 +78,7 @@ def main():
     line = compile_line(source, None if exercise else chapter / "README.md")
     compiler = line.split()[0]
 
-    environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries)
+    environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries, **AT_ONCE)
     found = clean_clone.run([f". {shlex.quote(str(env))}", f"type -P {compiler}"], LIMIT, where, environment)[0] == 0
     if not found or lesson.get("gpu") and not options.emulated_gpus:
         print(f"{name} needs {compiler}{', CUDA and NCCL' if lesson.get('gpu') else ''}: not installed")
