@@ -22,6 +22,9 @@ until_true() { # command ...: true in time; no machine is so slow
     sleep 0.02
   done
 }
+end_at_once() { # mpirun of Open MPI 4 and 5 kills the other ranks after a failure: else it waits a second for them first
+  export OMPI_MCA_odls_base_sigkill_timeout=0 PRTE_MCA_odls_base_sigkill_timeout=0
+}
 finish() { # what the test needs, command ...: at EXIT; runs it. A skip is wrong where MULTINODE_REQUIRED has what it needs
   local status=$?
   "${@:2}"
