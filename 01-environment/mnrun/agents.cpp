@@ -143,9 +143,7 @@ void Agents::claim_node() {
     this_agent_.node = candidate;
     if (candidate == 0) {
       if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
-      this_agent_.master_address = !options_.local_address.empty() ? options_.local_address
-                                   : server_                       ? endpoint_.host
-                                                                   : address_for_others(endpoint_);
+      this_agent_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
       this_agent_.master_port = program_port_.emplace().number();
     }
     const std::string text = text_of(this_agent_);

@@ -1,6 +1,7 @@
 #include <mnrun/output_pump.hpp>
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/signals.hpp>
 
 #include <fcntl.h>
@@ -8,7 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 namespace mnrun {
 
@@ -144,7 +145,12 @@ OutputPump::Moved OutputPump::move(Source& source) {
 }
 
 void OutputPump::write_lines(Source& source, std::string_view bytes) {
-  if (source.log) write_log(source, bytes);
+  if (source.log) try {
+      multinode::write_all(source.log.get(), bytes, "a log file");
+    } catch (const std::system_error& error) {
+      log_error_ = error.code().value();
+      source.log.reset();
+    }
   std::string lines;
   for (auto end = bytes.find('\n'); end != bytes.npos; end = bytes.find('\n')) {
     lines.append(source.prefix).append(source.line).append(bytes.substr(0, end + 1));
@@ -158,20 +164,6 @@ void OutputPump::write_lines(Source& source, std::string_view bytes) {
     source.line.clear();
   }
   if (!lines.empty()) sink(source).put(lines);
-}
-
-void OutputPump::write_log(Source& source, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(source.log.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      log_error_ = errno;
-      print(source.prefix + "cannot write to its log file any more: " + std::strerror(log_error_));
-      source.log.reset();
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 void OutputPump::write_incomplete_line(Source& source) {

@@ -73,7 +73,6 @@ class OutputPump {
   enum class Moved { some, nothing, no_room, end };
   Moved move(Source& source);
   void write_lines(Source& source, std::string_view bytes);
-  void write_log(Source& source, std::string_view bytes);
   void write_incomplete_line(Source& source);
 
   Descriptor wake_;

@@ -1,17 +1,15 @@
 #include <mnrun/process_group.hpp>
 
+#include <multinode/base/files.hpp>
 #include <multinode/process/process_tree.hpp>
 
 #include <fmt/core.h>
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,37 +22,6 @@ bool ending_now(const multinode::ChildProcess& child) {
   if (child.ending()) return false;
   constexpr unsigned exiting = 4;  // PF_EXITING
   return multinode::process_state(child.pid()).flags & exiting;
-}
-
-int streams_of(const std::map<int, int>& by_local_rank, const Place& place) {
-  for (const int rank : {place.local_rank, -1})
-    if (const auto found = by_local_rank.find(rank); found != by_local_rank.end()) return found->second;
-  return 0;
-}
-
-// Opens the log file `top`/folders.../`name`, and makes the folders below `top`. Another user may have write access to
-// `top`: no link below it is followed, and no pipe is opened. Throws std::system_error.
-Descriptor open_log(std::string path, std::span<const std::string> folders, const char* name) {
-  const auto opened = [&path](int fd) {
-    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR || errno == ENXIO))
-      throw std::system_error(errno, std::generic_category(),
-                              path + ": a link, a pipe or a file is in the way: remove it, or give another --log-dir");
-    if (fd < 0) throw std::system_error(errno, std::generic_category(), path);
-    return Descriptor(fd);
-  };
-  constexpr int folder_flags = O_DIRECTORY | O_CLOEXEC;
-  Descriptor at = opened(open(path.c_str(), folder_flags));
-  for (const std::string& folder : folders) {
-    path += "/" + folder;
-    if (mkdirat(at.get(), folder.c_str(), 0777) < 0 && errno != EEXIST) opened(-1);
-    at = opened(openat(at.get(), folder.c_str(), folder_flags | O_NOFOLLOW));
-  }
-  path += std::string("/") + name;
-  Descriptor log = opened(openat(at.get(), name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
-  struct stat info {};
-  if (fstat(log.get(), &info) == 0 && !S_ISREG(info.st_mode)) errno = ENXIO, opened(-1);
-  if (ftruncate(log.get(), 0) < 0) opened(-1);
-  return log;
 }
 
 }  // namespace
@@ -108,7 +75,6 @@ std::vector<Place> places(const Place& first) {
 std::vector<std::string> environment_of(const Place& place, const Attempt& attempt, const Options& options,
                                         const multinode::Environment& inherited) {
   multinode::Environment variables = multinode::without_process_variables(inherited);
-  for (const auto& [name, value] : options.environment) variables[name] = value;
   if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
 
   const auto text = [](int value) { return std::to_string(value); };
@@ -146,6 +112,14 @@ ProcessGroup::ProcessGroup(const Options& options, const Attempt& attempt, multi
       guard_(guard),
       interactive_(places_.size() == 1 && isatty(0)) {}
 
+Descriptor ProcessGroup::open_log(const Place& place, const char* name) const {
+  auto folder = std::filesystem::path(options_.log_dir) / attempt_.master.run_id;
+  if (place.node_count > 1) folder /= fmt::format("node_{}", place.node);  // the nodes may share a file system
+  folder /= fmt::format("attempt_{}/{}", attempt_.number, place.local_rank);
+  std::filesystem::create_directories(folder);
+  return multinode::open_in_place(folder / name, false);
+}
+
 void ProcessGroup::start(OutputPump& pump) {
   const multinode::Environment inherited = multinode::current_environment();
   // Reading from a terminal would stop a process in another process group. A pipe or a file goes to rank 0, as with
@@ -159,27 +133,14 @@ void ProcessGroup::start(OutputPump& pump) {
     command.descriptors = {has_input ? 0 : nothing.get(), 1, 2};
     command.own_group = !interactive_;
     command.when_parent_dies = SIGKILL;
-    std::vector<std::string> folders{attempt_.master.run_id};
-    if (place.node_count > 1) folders.push_back("node_" + std::to_string(place.node));  // they may share a file system
-    folders.push_back("attempt_" + std::to_string(attempt_.number));
-    folders.push_back(std::to_string(place.local_rank));
-    const int redirects = streams_of(options_.redirects, place), tee = streams_of(options_.tee, place);
-    const bool shown = options_.shown.empty() || options_.shown.contains(place.local_rank);
+    const std::string prefix = place.world_size == 1 || options_.no_prefix ? "" : fmt::format("[rank {}] ", place.rank);
     Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
-      Descriptor log;  // the options' bits are the streams' numbers
-      if ((redirects | tee) & stream)
-        log = open_log(options_.log_dir, folders, stream == 1 ? "stdout.log" : "stderr.log");
-      if (log && !(tee & stream && shown)) {
-        kept[stream] = std::move(log);
-      } else if (!shown) {
-        command.descriptors[static_cast<std::size_t>(stream)] = nothing.get();
-      } else if (log || place.world_size > 1) {
-        kept[stream] =
-            pump.add(stream, place.world_size == 1 || options_.no_prefix ? "" : fmt::format("[rank {}] ", place.rank),
-                     std::move(log));
-      }
-      if (kept[stream]) command.descriptors[static_cast<std::size_t>(stream)] = kept[stream].get();
+      Descriptor log;
+      if (options_.tee & stream) log = open_log(place, stream == 1 ? "stdout.log" : "stderr.log");
+      if (!log && place.world_size == 1) continue;  // it writes without a pipe in between
+      kept[stream] = pump.add(stream, prefix, std::move(log));
+      command.descriptors[static_cast<std::size_t>(stream)] = kept[stream].get();
     }
     children_.emplace_back(command);
     if (command.own_group) guard_.watch(children_.back().pid());

@@ -82,6 +82,8 @@ class ProcessGroup {
   const multinode::ChildProcess& child(std::size_t i) const { return children_[i]; }
 
  private:
+  Descriptor open_log(const Place& place, const char* name) const;
+
   const Options& options_;
   const Attempt& attempt_;
   std::vector<Place> places_;

@@ -31,6 +31,8 @@ std::vector<int> handled_signals() {
   return numbers;
 }
 
+constexpr milliseconds shutdown_timeout = 30s;  // from a signal that ends mnrun until it kills the processes
+
 bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 // One attempt on this node: its processes, until the verdict.
@@ -38,12 +40,7 @@ class NodeAttempt {
  public:
   NodeAttempt(const Options& options, const Attempt& attempt, const multinode::ChildCommand& common, Agents& agents,
               const Guard& guard, OutputPump& pump, Signals& signals)
-      : options_(options),
-        attempt_(attempt),
-        agents_(agents),
-        pump_(pump),
-        signals_(signals),
-        group_(options, attempt, common, guard) {}
+      : attempt_(attempt), agents_(agents), pump_(pump), signals_(signals), group_(options, attempt, common, guard) {}
 
   Verdict run() {
     try {
@@ -143,14 +140,13 @@ class NodeAttempt {
       return;
     }
     signalled_ = {128 + number, fmt::format("{} received signal {} ({})", self(), number, signal_name(number)), false,
-                  options_.shutdown_timeout};
+                  shutdown_timeout};
     group_.signal(number);
     group_.signal(SIGCONT);
     agents_.end_run(*signalled_);
-    if (!std::exchange(stopping_, true)) kill_in_.emplace(options_.shutdown_timeout);
+    if (!std::exchange(stopping_, true)) kill_in_.emplace(shutdown_timeout);
   }
 
-  const Options& options_;
   const Attempt& attempt_;
   Agents& agents_;
   OutputPump& pump_;
@@ -170,32 +166,16 @@ class NodeAttempt {
 std::string prepare_start(Options& options, Agent& agent) {
   try {
     agent.processes = count_processes(options.processes);
-    const auto folder = [](const std::string& path, std::string_view option, auto&& use) {
-      std::error_code error;
-      use(error);
-      if (error) throw multinode::UsageError(std::string(option) + " " + path + ": " + error.message());
-    };
-    if (!options.log_dir.empty()) {
-      options.log_dir = std::filesystem::absolute(options.log_dir).string();
-      folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
-        std::filesystem::create_directories(options.log_dir, error);
-        if (!error && access(options.log_dir.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
-      });
-    }
-    if (!options.workdir.empty())
-      folder(options.workdir, "--workdir",
-             [&](std::error_code& e) { std::filesystem::current_path(options.workdir, e); });
     multinode::Environment environment = multinode::current_environment();
     environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
-    const auto path = options.environment.find("PATH");
-    std::string file = multinode::find_program(options.command[0],
-                                               path == options.environment.end() ? environment["PATH"] : path->second);
-    if ((!options.redirects.empty() || !options.tee.empty()) && options.log_dir.empty()) {
-      options.default_log_dir = true;
-      options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();
-      folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
-        if (!mkdtemp(options.log_dir.data())) error = {errno, std::generic_category()};
-      });
+    std::string file = multinode::find_program(options.command[0], environment["PATH"]);
+    if (options.tee && options.log_dir.empty()) {
+      options.log_dir = std::filesystem::temp_directory_path() / "mnrun-XXXXXX";
+      if (!mkdtemp(options.log_dir.data())) throw multinode::UsageError("--log-dir: cannot make " + options.log_dir);
+    } else if (options.tee) {
+      std::error_code error;
+      std::filesystem::create_directories(options.log_dir, error);
+      if (error) throw multinode::UsageError("--log-dir " + options.log_dir + ": " + error.message());
     }
     return file;
   } catch (const multinode::UsageError& e) {
@@ -238,6 +218,7 @@ int supervise(Options options) {
   agent.host = multinode::host_name();
   agent.pid = getpid();
   multinode::ChildCommand common;
+  const bool default_log_dir = options.tee && options.log_dir.empty();
   common.file = prepare_start(options, agent);
   // Two pipes per process, and its connections to the store, can exceed the usual soft limit of 1024 descriptors.
   rlimit descriptors{};
@@ -276,8 +257,7 @@ int supervise(Options options) {
       agents.leave();
       return end({attempt.error_status, attempt.error});
     }
-    if (number == 0 && options.default_log_dir)
-      pump.print("log files are in " + options.log_dir + "/" + attempt.master.run_id);
+    if (number == 0 && default_log_dir) pump.print("log files are in " + options.log_dir + "/" + attempt.master.run_id);
     const Verdict verdict = NodeAttempt(options, attempt, common, agents, guard, pump, signals).run();
     if (!verdict.again) {
       agents.leave();

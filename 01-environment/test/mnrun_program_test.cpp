@@ -193,8 +193,7 @@ TEST(Mnrun, StartErrorsAreOneLine) {
       {{folder.path().string()}, 126, "folder"},
       {{file("script", "#!/no/such/interpreter\n", 0755)}, 127, "interpreter"},
       {{file("damaged", "\177ELF", 0755)}, 126, "damaged"},
-      {{"--workdir", "/no/such/folder", "true"}, 2, "/no/such/folder"},
-      {{"--log-dir", "/proc/no", "-r", "3", "true"}, 2, "/proc/no"},
+      {{"--log-dir", "/proc/no", "--tee", "3", "true"}, 2, "/proc/no"},
       {{"--nproc-per-node", "0", "true"}, 2, "--nproc-per-node"},
       {{"--nnodse", "2", "true"}, 2, "--nnodse"},
   };
@@ -300,57 +299,36 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   EXPECT_EQ(occurrences(r.out, "out"), 3u);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 
-  const Result some = standalone(2, "echo out $RANK; echo err $RANK >&2",
-                                 {"--log-dir", folder.path().string(), "--rdzv-id", "job", "-r", "1", "-t", "2"});
-  EXPECT_EQ(some.status, 0) << some.err;
-  EXPECT_EQ(some.out, "");
+  const Words options{"--log-dir", folder.path().string(), "--rdzv-id", "job", "--tee"};
+  const std::filesystem::path logs = folder / "job" / "attempt_0";
+  const auto with_tee = [&](const std::string& streams) {
+    Words all = options;
+    all.push_back(streams);
+    return standalone(2, "echo out $RANK; echo err $RANK >&2", all);
+  };
+  EXPECT_EQ(with_tee("2").status, 0);
+  EXPECT_FALSE(std::filesystem::exists(logs / "0" / "stdout.log"));
+  const Result both = with_tee("3");
   for (const std::string rank : {"0", "1"}) {
-    EXPECT_EQ(text_of(folder / "job" / "attempt_0" / rank / "stdout.log"), "out " + rank + "\n");
-    EXPECT_EQ(text_of(folder / "job" / "attempt_0" / rank / "stderr.log"), "err " + rank + "\n");
-    EXPECT_EQ(lines_with(some.err, "[rank " + rank + "] "), Words{"err " + rank});
+    EXPECT_EQ(text_of(logs / rank / "stdout.log"), "out " + rank + "\n");
+    EXPECT_EQ(text_of(logs / rank / "stderr.log"), "err " + rank + "\n");
+    EXPECT_EQ(lines_with(both.out, "[rank " + rank + "] "), Words{"out " + rank});
+    EXPECT_EQ(lines_with(both.err, "[rank " + rank + "] "), Words{"err " + rank});
   }
-
-  const Result by_rank = standalone(3, "echo out $RANK; echo err $RANK >&2",
-                                    {"--log-dir", folder.path().string(), "--rdzv-id", "few", "-r", "0:1,1:2", "-t",
-                                     "2:3", "--local-ranks-filter", "0,1"});
-  EXPECT_EQ(by_rank.out, "[rank 1] out 1\n");
-  EXPECT_EQ(by_rank.err, "[rank 0] err 0\n");
-  const std::filesystem::path few = folder / "few" / "attempt_0";
-  EXPECT_EQ(text_of(few / "0" / "stdout.log") + text_of(few / "1" / "stderr.log") + text_of(few / "2" / "stdout.log"),
-            "out 0\nerr 1\nout 2\n");
-  EXPECT_FALSE(std::filesystem::exists(few / "1" / "stdout.log"));
+  std::filesystem::remove(logs / "1" / "stdout.log");
+  std::filesystem::create_symlink(folder / "other", logs / "1" / "stdout.log");
+  const Result refused = with_tee("3");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_SAYS(refused.err, "stdout.log, where a link or a pipe lies");
 }
 
-// Another user may prepare links and pipes in a shared folder of logs.
-TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
+TEST(Mnrun, MakesAFolderOfLogsWhereNoneIsGiven) {
   const TemporaryFolder folder;
-  const auto private_files = folder / "private", logs = folder / "logs", job = logs / "job";
-  std::filesystem::create_directories(private_files);
-  std::ofstream(private_files / "stdout.log") << "keep";
-  const auto refused = [&](const std::filesystem::path& in_the_way) {
-    const Result r = standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"});
-    EXPECT_EQ(r.status, 1);
-    EXPECT_SAYS(r.err, in_the_way.string() + ": a link, a pipe or a file is in the way");
-    EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
-    std::filesystem::remove(in_the_way);
-  };
-  std::filesystem::create_directories(logs);
-  std::filesystem::create_directory_symlink(private_files, job);
-  refused(job);
-  std::filesystem::create_directories(job / "attempt_0");
-  std::filesystem::create_directory_symlink(private_files, job / "attempt_0" / "0");
-  refused(job / "attempt_0" / "0");
-  std::filesystem::create_directories(job / "attempt_0" / "0");
-  const auto log = job / "attempt_0" / "0" / "stdout.log";
-  std::filesystem::create_symlink(private_files / "stdout.log", log);
-  refused(log);
-  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
-  const multinode::Descriptor reader(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  refused(log);
-  EXPECT_EQ(text_of(private_files / "stdout.log"), "keep");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(private_files), {}), 1);
-  EXPECT_EQ(standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"}).status, 0);
-  EXPECT_EQ(text_of(log), "out\n");
+  const Result r = standalone(2, "echo out", {"--tee", "3", "--rdzv-id", "job"}, {{"TMPDIR", folder.path()}});
+  std::smatch logs;
+  ASSERT_TRUE(std::regex_search(r.err, logs, std::regex("mnrun: log files are in (.*)\n"))) << r.err;
+  EXPECT_TRUE(logs.str(1).starts_with(folder.path().string()));
+  EXPECT_EQ(text_of(logs.str(1) + "/attempt_0/1/stdout.log"), "out\n");
 }
 
 // mnrun as the first process of a container: its pid is 1.
@@ -556,14 +534,15 @@ TEST(MnrunTwoNodes, BeginTheNextAttemptTogether) {
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
-  for (const auto& [lacks, status] : {std::pair(Words{"only-on-the-head"}, 127), {{"-w", "/only/there", "true"}, 2}}) {
+  for (const auto& [lacks, status] :
+       {std::pair(Words{"only-on-the-head"}, 127), {{"--tee", "3", "--log-dir", "/proc/only", "true"}, 2}}) {
     const FreePort port;
     Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, lacks));
     for (Process* node : {&head, &other}) {
       const Result r = node->wait();
       EXPECT_EQ(r.status, status);
       EXPECT_SAYS(r.err, "node 1 (host ");
-      EXPECT_SAYS(r.err, status == 127 ? "'only-on-the-head'" : "/only/there");
+      EXPECT_SAYS(r.err, status == 127 ? "'only-on-the-head'" : "/proc/only");
       EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
     }
   }

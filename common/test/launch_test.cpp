@@ -470,7 +470,8 @@ TEST(Launch, AProcessWithoutItsLaunchersVariablesIsRefused) {
 }
 
 struct ExpectedNodes {
-  int node_rank, node_count, processes;
+  int node_rank, node_count;
+  std::string processes;
   std::string address;
 };
 
@@ -478,18 +479,18 @@ void expect_nodes(const Environment& environment, const ExpectedNodes& expected)
   const Nodes nodes = read_nodes(environment);
   EXPECT_EQ(value_or_unsaid(nodes.node_rank), expected.node_rank);
   EXPECT_EQ(value_or_unsaid(nodes.node_count), expected.node_count);
-  EXPECT_EQ(value_or_unsaid(nodes.processes_per_node), expected.processes);
+  EXPECT_EQ(nodes.processes_per_node ? nodes.processes_per_node->value : "", expected.processes);
   EXPECT_EQ(nodes.master_address.value + ":" + std::to_string(nodes.master_port.value), expected.address);
 }
 
 TEST(ReadNodes, EveryBatchSystem) {
   const std::map<std::string, ExpectedNodes> all = {
-      {"bcp-replica", {1, 2, 8, "launcher-svc-1234567:29500"}},
-      {"kubeflow-pytorchjob-1.9", {1, 2, 1, "job-master-0:23456"}},
-      {"kubeflow-pytorchjob-old", {1, 2, unsaid, "job-master-0:23456"}},
-      {"kubeflow-trainer-2", {1, 2, unsaid, "job-node-0-0.job:29400"}},
-      {"runai-pod", {1, 2, 4, "job-master-0:23456"}},
-      {"sbatch-script", {unsaid, unsaid, unsaid, ":0"}},
+      {"bcp-replica", {1, 2, "8", "launcher-svc-1234567:29500"}},
+      {"kubeflow-pytorchjob-1.9", {1, 2, "1", "job-master-0:23456"}},
+      {"kubeflow-pytorchjob-old", {1, 2, "", "job-master-0:23456"}},
+      {"kubeflow-trainer-2", {1, 2, "auto", "job-node-0-0.job:29400"}},
+      {"runai-pod", {1, 2, "4", "job-master-0:23456"}},
+      {"sbatch-script", {unsaid, unsaid, "", ":0"}},
   };
   for (const auto& [file, expected] : all) {
     SCOPED_TRACE(file);
@@ -518,13 +519,13 @@ TEST(ReadNodes, AgreesWithReadLaunchInPods) {
 TEST(ReadNodes, OneAgentPerNode) {
   const Environment one_a_node = {
       {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}, {"SLURM_PROCID", "1"}};
-  expect_nodes(load("srun-none").environment + one_a_node, {1, 2, unsaid, "node0:10001"});
+  expect_nodes(load("srun-none").environment + one_a_node, {1, 2, "", "node0:10001"});
   expect_nodes(load("bcprun").environment + Environment{{"RANK", "1"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "2"}},
-               {1, 2, unsaid, "launcher-svc-1234567:29500"});
-  expect_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}}, {2, 4, unsaid, ":0"});
+               {1, 2, "", "launcher-svc-1234567:29500"});
+  expect_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}}, {2, 4, "", ":0"});
   expect_nodes(load("open-mpi-4").environment +
                    Environment{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
-               {2, 4, unsaid, ":0"});
+               {2, 4, "", ":0"});
   for (const auto& [file, says] : {std::pair("srun-none", "srun started 4 processes, but SLURM_STEP_NUM_NODES=2"),
                                    {"jsrun", "jsrun started 4 processes, several per node: start one mnrun per node"},
                                    {"bcprun", "bcprun started 4"},
@@ -535,14 +536,14 @@ TEST(ReadNodes, OneAgentPerNode) {
 // A job's script runs on the first node only, and does not count the others.
 TEST(ReadNodes, PbsCountsTheNodeFile) {
   const NodeFile file("node0\nnode0\nnode1\n");
-  expect_nodes(load("pbsdsh").environment + file.as("PBS_NODEFILE"), {1, 2, 1, "node0:11234"});
-  expect_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"), {unsaid, unsaid, 2, "node0:11234"});
+  expect_nodes(load("pbsdsh").environment + file.as("PBS_NODEFILE"), {1, 2, "1", "node0:11234"});
+  expect_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"), {unsaid, unsaid, "2", "node0:11234"});
 }
 
 TEST(ReadNodes, ElasticPodsMeetAtTheirEndpoint) {
   expect_nodes(
       {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2:2"}, {"PET_RDZV_ENDPOINT", "job-worker-0:23456"}, {"RANK", "0"}},
-      {0, 2, unsaid, "job-worker-0:23456"});
+      {0, 2, "", "job-worker-0:23456"});
 }
 
 TEST(ReadNodes, ContradictionsAreRefused) {

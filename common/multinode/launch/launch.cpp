@@ -49,11 +49,17 @@ class Variables {
     return fmt::format("{}={}", name, value);
   }
 
-  // "NAME": the variable is set; "!NAME": it is not; "NAME!=value": it is not set to this value.
+  // "NAME": the variable is set; "!NAME": it is not; "NAME!=value": it is not set to this value; "NAME=$OTHER": both
+  // have the same value; "A|B": one of these conditions holds.
   bool meet(std::string_view condition) const {
+    if (const std::size_t bar = condition.find('|'); bar != condition.npos)
+      return meet(condition.substr(0, bar)) || meet(condition.substr(bar + 1));
     if (condition.starts_with('!')) return !has(condition.substr(1));
-    const std::size_t at = condition.find("!=");
-    return at == condition.npos ? has(condition) : !is(condition.substr(0, at), condition.substr(at + 2));
+    if (const std::size_t at = condition.find("!="); at != condition.npos)
+      return !is(condition.substr(0, at), condition.substr(at + 2));
+    if (const std::size_t at = condition.find("=$"); at != condition.npos)
+      return text(condition.substr(0, at)) == text(condition.substr(at + 2));
+    return has(condition);
   }
 
   std::optional<FromVariable<int>> number(std::string_view name) const {
@@ -169,17 +175,11 @@ void choose_port(const Variables& variables, Nodes& nodes, std::string_view job,
 }
 
 void under_torchrun(const Variables& variables, Launch& launch) {
-  launch.attempt = variables.number_or_0("TORCHELASTIC_RESTART_COUNT");
   launch.agent_store = variables.is("TORCHELASTIC_USE_AGENT_STORE", "True");
   if (launch.agent_store && (launch.master_address.value.empty() || launch.master_port.value == 0))
     throw UsageError(
         fmt::format("TORCHELASTIC_USE_AGENT_STORE=True, but {} is not set: start the program with torchrun",
                     launch.master_port.value ? "MASTER_ADDR" : "MASTER_PORT"));
-}
-
-// mnrun sets TORCHELASTIC_RUN_ID too, because torch looks at it. torchrun says who serves its store.
-bool is_mnruns(const Variables& variables) {
-  return variables.has("MNRUN_STORE") && !variables.has("TORCHELASTIC_USE_AGENT_STORE");
 }
 
 void under_mpirun(const Variables&, Launch& launch) { launch.under_mpi = true; }
@@ -233,15 +233,6 @@ void under_srun(const Variables& variables, Launch& launch) {
   launch.local_size = {tasks[node], std::string(name)};
 }
 
-// True if RANK and the related variables differ from srun's: a launcher inside srun, such as Ray on Slurm, set them.
-// Together with MNRUN_* or CLUSTER_* they belong to mnrun or the cluster, and srun is the inner launcher.
-bool ranked_inside_srun(const Variables& variables) {
-  return !variables.has("MNRUN_STORE") && !variables.has("CLUSTER_STORE") && variables.has("RANK") &&
-         variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
-         (variables.text("RANK") != variables.text("SLURM_PROCID") ||
-          variables.text("WORLD_SIZE") != variables.text("SLURM_STEP_NUM_TASKS"));
-}
-
 // The slots of an LSF job. On machines with jsrun the first is the launch node's, which runs no rank: it has one slot,
 // and there is a host more than the ranks fill.
 void in_lsf(const Variables& variables, Launch& launch) {
@@ -258,17 +249,13 @@ void in_lsf(const Variables& variables, Launch& launch) {
   choose_port(variables, launch, "LSB_JOBID");
 }
 
-template <const char* store, const char* restart_count>
-void with_store(const Variables& variables, Launch& launch) {
-  launch.launcher_store = {parse_store_place(variables.text(store), store), store};
-  launch.attempt = variables.number_or_0(restart_count);
-}
-
-// The first of the variables that is a number, not gpu, cpu or auto: mnrun interprets those itself.
+// The first of the variables that is a number, or one of torchrun's words for it.
 void count_processes(const Variables& variables, Nodes& nodes, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names)
-    if (!nodes.processes_per_node && parse_decimal<std::int64_t>(variables.text(name)))
-      nodes.processes_per_node = variables.number(name);
+  for (const std::string_view name : names) {
+    const std::string text = variables.text(name);
+    const bool is_count = parse_decimal<int>(text) || text == "gpu" || text == "cpu" || text == "auto";
+    if (is_count && !nodes.processes_per_node) nodes.processes_per_node = {text, std::string(name)};
+  }
 }
 
 void in_pod(const Variables& variables, Launch& launch) {
@@ -297,7 +284,7 @@ void in_pbs(const Variables& variables, Launch& launch) {
     const auto node = static_cast<std::size_t>(launch.node_rank.value_or(FromVariable<int>{}).value);
     if (launch.node_rank || names.size() == 1) launch.node_count = {static_cast<int>(names.size()), std::string(file)};
     if (node < names.size())
-      launch.processes_per_node = {static_cast<int>(std::ranges::count(hosts, names[node])), std::string(file)};
+      launch.processes_per_node = {std::to_string(std::ranges::count(hosts, names[node])), std::string(file)};
     find_master(launch, file, [&] { return hosts.front(); });
   }
   choose_port(variables, launch, "PBS_JOBID");
@@ -312,9 +299,10 @@ struct Row {
   std::string_view launcher;                             // "": a script of a batch system, which is one process
   std::array<std::string_view, 5> known_by;              // all must hold: see Variables::meet()
   Numbers numbers = {};                                  // without a rank: one process per node or pod
-  std::string_view run_id = "";                          // the name of the run
   void (*special)(const Variables&, Launch&) = nullptr;  // where its processes meet, and what no column expresses
-  bool (*unless)(const Variables&) = nullptr;            // if this holds, the row does not
+  std::string_view run_id = "";                          // the name of the run
+  std::string_view attempt = "";                         // how often the run has been started again
+  std::string_view store = "";                           // where the launcher's own TcpStore is
 };
 
 constexpr Numbers torch_numbers = {"RANK",       "WORLD_SIZE",      "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -328,64 +316,75 @@ constexpr Numbers srun_numbers(std::string_view rank, std::string_view world_siz
 constexpr Numbers nodes(std::string_view rank, std::string_view count) {
   return {.node_rank = rank, .node_count = count};
 }
-constexpr char cluster_store[] = "CLUSTER_STORE", cluster_restarts[] = "CLUSTER_RESTART_COUNT";
-constexpr char mnrun_store[] = "MNRUN_STORE", mnrun_restarts[] = "MNRUN_RESTART_COUNT";
 
-// The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the variables of
-// the outer one remain set and mislead. mnrun can stand low because its children's environment is
+// srun is the innermost launcher unless one inside it, such as Ray on Slurm, has set RANK and the related variables to
+// other numbers than srun's. Beside MNRUN_STORE or CLUSTER_STORE they are those of mnrun or the cluster around srun.
+constexpr std::string_view rank_is_sruns = "!RANK|!LOCAL_RANK|!WORLD_SIZE|MNRUN_STORE|CLUSTER_STORE|RANK=$SLURM_PROCID",
+                           size_is_sruns =
+                               "!RANK|!LOCAL_RANK|!WORLD_SIZE|MNRUN_STORE|CLUSTER_STORE|"
+                               "WORLD_SIZE=$SLURM_STEP_NUM_TASKS";
+
+// A process's launcher is the first row whose conditions in known_by all hold. read_row() then reads the variables in
+// the row's columns, and its `special` function adds what they do not say.
+//
+// The innermost launcher comes first: launchers nest (torchrun under srun, mpirun in a batch script), and the variables
+// of the outer one remain set and mislead. mnrun can stand low because its children's environment is
 // without_process_variables(): another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun.
 // The nodes of a cluster (chapter 06) do the same.
 constexpr Row table[] = {
+    // mnrun sets TORCHELASTIC_RUN_ID too, because torch looks at it, but does not say who serves torch's store.
     {"torchrun",
-     {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
+     {"TORCHELASTIC_RUN_ID", "LOCAL_RANK", "!MNRUN_STORE|TORCHELASTIC_USE_AGENT_STORE"},
      torch_numbers,
-     "TORCHELASTIC_RUN_ID",
      under_torchrun,
-     is_mnruns},
+     "TORCHELASTIC_RUN_ID",
+     "TORCHELASTIC_RESTART_COUNT"},
     // OMPI_COMM_WORLD_NODE_RANK is not the node rank: it numbers this node's processes over all jobs.
     {"Open MPI",
      {"OMPI_COMM_WORLD_RANK"},
      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-     "PMIX_NAMESPACE",
-     under_mpirun},
-    {"Intel MPI", {"PMI_RANK", "MPI_LOCALRANKID", "I_MPI_HYDRA_UUID"}, hydra_numbers, "I_MPI_HYDRA_UUID", under_mpirun},
-    {"MPICH", {"PMI_RANK", "MPI_LOCALRANKID"}, hydra_numbers, "", under_mpirun},
+     under_mpirun,
+     "PMIX_NAMESPACE"},
+    {"Intel MPI", {"PMI_RANK", "MPI_LOCALRANKID", "I_MPI_HYDRA_UUID"}, hydra_numbers, under_mpirun, "I_MPI_HYDRA_UUID"},
+    {"MPICH", {"PMI_RANK", "MPI_LOCALRANKID"}, hydra_numbers, under_mpirun},
     {"PALS",
      {"PALS_RANKID"},
      {"PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"},
-     "PALS_APID",
-     under_pals},
+     under_pals,
+     "PALS_APID"},
     {"srun --mpi=pmi2",
-     {"PMI_RANK", "SLURM_STEP_ID", "SLURM_LOCALID"},
+     {"PMI_RANK", "SLURM_STEP_ID", "SLURM_LOCALID", rank_is_sruns, size_is_sruns},
      srun_numbers("PMI_RANK", "PMI_SIZE"),
-     "",
-     under_srun,
-     ranked_inside_srun},
+     under_srun},
     {"srun --mpi=pmix",
-     {"PMIX_RANK", "SLURM_STEP_ID", "SLURM_LOCALID"},
+     {"PMIX_RANK", "SLURM_STEP_ID", "SLURM_LOCALID", rank_is_sruns, size_is_sruns},
      srun_numbers("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
-     "",
-     under_srun,
-     ranked_inside_srun},
+     under_srun},
     // HOROVOD_GLOO_RENDEZVOUS_ADDR is Horovod's own store on the host of horovodrun, which may not be that of rank 0.
     {"Horovod",
      {"HOROVOD_RANK", "HOROVOD_SIZE"},
      {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
       "HOROVOD_CROSS_SIZE"}},
-    {"jsrun", {"JSM_NAMESPACE_RANK"}, jsm_numbers, "LSB_JOBID", in_lsf},
+    {"jsrun", {"JSM_NAMESPACE_RANK"}, jsm_numbers, in_lsf, "LSB_JOBID"},
     // A batch script also has SLURM_PROCID and SLURM_NTASKS, but no SLURM_STEP_*: it is one process.
     {"srun",
-     {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
+     {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", rank_is_sruns, size_is_sruns},
      srun_numbers("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-     "",
-     under_srun,
-     ranked_inside_srun},
+     under_srun},
     {"cluster",  // chapter 06's
      {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
      torch_numbers,
+     nullptr,
      "CLUSTER_JOB_ID",
-     with_store<cluster_store, cluster_restarts>},
-    {"mnrun", {"MNRUN_STORE", "MNRUN_RUN_ID"}, torch_numbers, "MNRUN_RUN_ID", with_store<mnrun_store, mnrun_restarts>},
+     "CLUSTER_RESTART_COUNT",
+     "CLUSTER_STORE"},
+    {"mnrun",
+     {"MNRUN_STORE", "MNRUN_RUN_ID"},
+     torch_numbers,
+     nullptr,
+     "MNRUN_RUN_ID",
+     "MNRUN_RESTART_COUNT",
+     "MNRUN_STORE"},
     {"Ray Train",
      {"RAY_JOB_ID", "RANK", "LOCAL_RANK"},
      {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}},
@@ -393,33 +392,32 @@ constexpr Row table[] = {
     {"torch.distributed.launch",
      {"RANK", "LOCAL_RANK", "WORLD_SIZE"},
      {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
-    {"Kubeflow pod", {"PET_NODE_RANK", "PET_NNODES"}, nodes("PET_NODE_RANK", "PET_NNODES"), "", in_pod},
-    {"Run:ai pod", {"RANK", "WORLD_SIZE", "RUNAI_NUM_OF_GPUS"}, nodes("RANK", "WORLD_SIZE"), "", in_pod},
+    {"Kubeflow pod", {"PET_NODE_RANK", "PET_NNODES"}, nodes("PET_NODE_RANK", "PET_NNODES"), in_pod},
+    {"Run:ai pod", {"RANK", "WORLD_SIZE", "RUNAI_NUM_OF_GPUS"}, nodes("RANK", "WORLD_SIZE"), in_pod},
     // PyTorchJob before 1.9
-    {"pod", {"RANK", "WORLD_SIZE", "KUBERNETES_SERVICE_HOST"}, nodes("RANK", "WORLD_SIZE"), "", in_pod},
+    {"pod", {"RANK", "WORLD_SIZE", "KUBERNETES_SERVICE_HOST"}, nodes("RANK", "WORLD_SIZE"), in_pod},
     {"BCP replica",  // a job of type MPIJob starts one replica
      {"NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NGC_ARRAY_TYPE!=MPIJob"},
      nodes("NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"),
-     "NGC_JOB_ID",
-     in_bcp},
+     in_bcp,
+     "NGC_JOB_ID"},
     // A job's script is task 1. Slurm also sets these variables, for scripts that were written for PBS.
     {"pbsdsh",
      {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
      nodes("PBS_NODENUM", ""),
-     "PBS_JOBID",
-     in_pbs},
+     in_pbs,
+     "PBS_JOBID"},
     // Batch scripts. Slurm's runs on the first node only and does not count the other nodes.
     {"", {"SLURM_JOB_ID"}},
-    {"", {"PBS_JOBID"}, {}, "", in_pbs},
-    {"", {"LSB_JOBID"}, {}, "", in_lsf},
+    {"", {"PBS_JOBID"}, {}, in_pbs},
+    {"", {"LSB_JOBID"}, {}, in_lsf},
     {"", {}},
 };
 
 const Row& row_of(const Variables& variables) {
   return *std::ranges::find_if(table, [&](const Row& row) {
-    return !(row.unless && row.unless(variables)) && std::ranges::all_of(row.known_by, [&](std::string_view condition) {
-      return condition.empty() || variables.meet(condition);
-    });
+    return std::ranges::all_of(
+        row.known_by, [&](std::string_view condition) { return condition.empty() || variables.meet(condition); });
   });
 }
 
@@ -436,6 +434,9 @@ Launch read_row(const Row& row, const Variables& variables) {
   read(row.numbers.node_rank, launch.node_rank);
   read(row.numbers.node_count, launch.node_count);
   launch.run_id = variables.text(row.run_id);
+  launch.attempt = variables.number_or_0(row.attempt);
+  if (!row.store.empty())
+    launch.launcher_store = {parse_store_place(variables.text(row.store), row.store), std::string(row.store)};
   launch.master_address = variables.address("MASTER_ADDR");
   launch.master_port = variables.port("MASTER_PORT");
   if (row.special) row.special(variables, launch);
@@ -457,7 +458,8 @@ void count_nodes(const Variables& variables, Launch& launch, std::string_view kn
                      ", but the number of nodes is not known: start the program with mpirun, or set PBS_NODEFILE to a "
                      "copy of the job's node file that all nodes can read");
   const auto& processes = launch.processes_per_node;  // a node with several GPUs may have one process
-  if (processes && processes->value != 1 && processes->variable.find("GPU") == std::string::npos)
+  if (processes && parse_decimal<int>(processes->value).value_or(1) != 1 &&
+      processes->variable.find("GPU") == std::string::npos)
     throw UsageError(fmt::format("{} says {} processes per node: {}", processes->variable, processes->value, remedy));
   const auto world_size = variables.number("WORLD_SIZE"), rank = variables.number("RANK");
   if (world_size && world_size->value != launch.node_count->value)
@@ -491,6 +493,12 @@ void require_consistent(const Launch& launch) {
 // For a process that no launcher of the table started: throws if its variables say that there are others, because it
 // would take itself for the only one.
 void require_alone(const Variables& variables, const Environment& environment) {
+  const std::string nodes = variables.text("PET_NNODES");
+  const bool several = parse_decimal<int>(variables.text("PET_NPROC_PER_NODE")).value_or(1) != 1;
+  if (several || !(nodes.empty() || nodes == "1" || nodes == "1:1"))
+    throw UsageError(variables.show(several ? "PET_NPROC_PER_NODE" : "PET_NNODES") +
+                     " without PET_NODE_RANK: start the processes of this pod with mnrun or torchrun, and give mnrun "
+                     "--nnodes, --nproc-per-node, --rdzv-backend and --rdzv-endpoint");
   for (const std::string_view name : {"RANK", "LOCAL_RANK", "WORLD_SIZE"})
     if (variables.number(name))
       for (const std::string_view other : {"RANK", "WORLD_SIZE", "LOCAL_RANK"})
@@ -602,11 +610,6 @@ Launch read_launch(const Environment& environment) {
     launch = read_row(row, variables);
   } else {
     require_alone(variables, environment);
-    const std::string nodes = variables.text("PET_NNODES");
-    const bool several = parse_decimal<int>(variables.text("PET_NPROC_PER_NODE")).value_or(1) != 1;
-    if (several || !(nodes.empty() || nodes == "1" || nodes == "1:1"))
-      throw UsageError(variables.show(several ? "PET_NPROC_PER_NODE" : "PET_NNODES") +
-                       " without PET_NODE_RANK: start the processes of this pod with mnrun or torchrun");
   }
   launch.secret_source = read_secret_source(environment);
   if (row.launcher.empty()) return launch;

@@ -37,9 +37,10 @@ struct FromVariable {
 struct Nodes {
   std::optional<FromVariable<int>> node_rank;   // 0 .. node_count-1, if the launcher or the batch system sets it
   std::optional<FromVariable<int>> node_count;  // likewise
-  std::optional<FromVariable<int>> processes_per_node;  // how many to start, likewise
-  FromVariable<std::string> master_address;             // "" if unknown
-  FromVariable<std::uint16_t> master_port;              // 0 if unknown
+  // How many to start, likewise: a number, or torchrun's words gpu, cpu and auto, which a launcher counts itself.
+  std::optional<FromVariable<std::string>> processes_per_node;
+  FromVariable<std::string> master_address;  // "" if unknown
+  FromVariable<std::uint16_t> master_port;   // 0 if unknown
 };
 
 // Where the secret of a run comes from that no launcher hands to its processes: see store/secret.hpp.

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Is each field in the manifests of a folder one that Kubernetes knows, with a value of its type?
+
+usage: kubernetes_fields_test.py FOLDER. Kubernetes' own schema checks its objects and the pods of the operators' objects.
+The operators' other fields must be in FIELDS. Exit status: 0 yes, 1 no, 77 the schema is not here (ci/setup hosts).
+"""
+import sys
+from pathlib import Path
+
+try:
+    import kubernetes_validate
+    import yaml
+except ImportError as error:
+    print(f"no schema of Kubernetes: {error}; bash ci/setup hosts installs it")
+    sys.exit(77)
+
+# Of MPIJob, PyTorchJob, TrainJob and RayJob.
+FIELDS = set("""apiVersion kind metadata name annotations spec template replicas restartPolicy runPolicy cleanPodPolicy
+    backoffLimit activeDeadlineSeconds ttlSecondsAfterFinished launcherCreationPolicy slotsPerWorker sshAuthMountPath
+    mpiReplicaSpecs pytorchReplicaSpecs Launcher Master Worker nprocPerNode runtimeRef trainer numNodes numProcPerNode
+    resourcesPerNode limits image env value command args runtimePatches manager trainingRuntimeSpec replicatedJobs
+    entrypoint shutdownAfterJobFinishes rayClusterSpec authOptions mode headGroupSpec workerGroupSpecs groupName
+    rayStartParams""".split())
+NAMES = {"annotations", "limits", "rayStartParams"}  # their fields are names of any kind
+
+
+def check(thing):
+    """Raises an error that names what is wrong."""
+    if isinstance(thing, list):
+        for part in thing:
+            check(part)
+    elif isinstance(thing, dict) and "containers" in thing:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": thing}
+        kubernetes_validate.validate(pod, "1.34", strict=True)
+    elif isinstance(thing, dict) and thing.get("apiVersion") in ("v1", "batch/v1"):
+        kubernetes_validate.validate(thing, "1.34", strict=True)
+    elif isinstance(thing, dict):
+        for name, value in thing.items():
+            if name not in FIELDS:
+                raise ValueError(f"no operator's object has the field {name}")
+            if name not in NAMES:
+                check(value)
+
+
+def fault(text):
+    try:
+        check(list(yaml.safe_load_all(text)))
+    except Exception as error:
+        return str(error).splitlines()[0]
+
+
+wrong = []
+for file in Path(sys.argv[1]).glob("*.yaml"):
+    manifest = file.read_text()
+    wrong += [f"{file.name}: {said}" for said in [fault(manifest)] if said]
+    for right, planted in (("backoffLimit", "backofLimit"), ("volumeMounts", "volumeMount"), ("name: main", "title: main"),
+                           ("completions: 2", "completions: two"), ("runAsUser: 1000", "runAsUser: root")):
+        if right in manifest and not fault(manifest.replace(right, planted)):
+            wrong.append(f"{file.name}: '{planted}' is not found")
+print("\n".join(wrong) or "RIGHT: every field is known")
+sys.exit(bool(wrong))
