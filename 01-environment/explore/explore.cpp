@@ -6,7 +6,6 @@
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/net/address.hpp>
-#include <multinode/node/limits.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
 
@@ -51,28 +50,19 @@ json variables(const Launch& launch) {
 json probe_this_process(const World& world, const Required& required) {
   const Environment environment = multinode::current_environment();
   const auto path = environment.find("PATH");
-  const std::vector<int> cpus = multinode::allowed_cpus();
   std::error_code error;
-  return {{"rank", world.rank()},
-          {"world_size", world.size()},
-          {"local_rank", world.local_rank()},
-          {"node", world.node_rank()},
-          {"host", multinode::host_name()},
-          {"pid", getpid()},
-          {"folder", std::filesystem::current_path(error).string()},
-          {"launcher", world.launch().launcher},
-          {"variables", variables(world.launch())},
-          {"cpu", read_cpu(cpus)},
-          {"threads", predict_threads(environment, cpus.size())},
-          {"memory_bytes", read_memory("/")},
-          {"gpus", read_gpus("/")},
-          {"rdma", read_rdma("/")},
-          {"network", read_interfaces("/", multinode::addresses_by_interface())},
-          {"versions", read_versions("/")},
-          {"limits", read_limits()},
-          {"cgroup", read_cgroup("/")},
-          {"container", read_container("/", environment)},
-          {"required", find_required(required, path == environment.end() ? "" : path->second)}};
+  json process = read_node(environment);
+  process.update({{"rank", world.rank()},
+                  {"world_size", world.size()},
+                  {"local_rank", world.local_rank()},
+                  {"node", world.node_rank()},
+                  {"host", multinode::host_name()},
+                  {"pid", getpid()},
+                  {"folder", std::filesystem::current_path(error).string()},
+                  {"launcher", world.launch().launcher},
+                  {"variables", variables(world.launch())},
+                  {"required", find_required(required, path == environment.end() ? "/usr/bin:/bin" : path->second)}});
+  return process;
 }
 
 // Prints the differences. Returns whether all requirements are met.

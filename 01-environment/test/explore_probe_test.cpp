@@ -1,8 +1,7 @@
 // The probes, on made-up file trees in place of "/".
 #include "explore/probes.hpp"
 
-#include <multinode/base/text.hpp>
-#include <multinode/net/address.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <test/support/program_test.hpp>
@@ -20,95 +19,81 @@ namespace explore_probe_test {
 using multinode::testing::TemporaryFolder;
 using nlohmann::json;
 
-void add_rdma(TemporaryFolder& tree, const std::string& device, const std::string& state, const std::string& rate) {
-  const std::string at = "sys/class/infiniband/" + device;
-  tree.write(at + "/fw_ver", "28.39.1002");
-  tree.write(at + "/ports/1/state", state);
-  tree.write(at + "/ports/1/rate", rate);
-  tree.write(at + "/ports/1/link_layer", "Ethernet");
-  tree.write(at + "/ports/1/gid_attrs/ndevs/0", "eth-" + device);
-}
+json read(const TemporaryFolder& tree, const char* member) { return explore::read_node({}, tree.path()).at(member); }
 
 TEST(Rdma, EveryPortOfEveryDevice) {
   TemporaryFolder tree;
-  add_rdma(tree, "mlx5_0", "4: ACTIVE", "100 Gb/sec (4X EDR)");
-  add_rdma(tree, "mlx5_1", "1: DOWN", "40 Gb/sec (4X QDR)");
-  tree.write("sys/class/infiniband/mlx5_1/ports/2/state", "2: INIT");
-  const json ports = explore::read_rdma(tree.path());
-  ASSERT_EQ(ports.size(), 3u);
-  EXPECT_EQ(ports[0], (json{{"device", "mlx5_0"},
-                            {"port", "1"},
-                            {"state", "ACTIVE"},
-                            {"rate", "100 Gb/sec (4X EDR)"},
-                            {"link_layer", "Ethernet"},
-                            {"interface", "eth-mlx5_0"},
-                            {"firmware", "28.39.1002"}}));
-  EXPECT_EQ(ports[1]["state"], "DOWN");
-  EXPECT_EQ(ports[2]["port"], "2");
-  EXPECT_EQ(ports[2]["state"], "INIT");
-  EXPECT_EQ(ports[2]["rate"], nullptr);
-}
-
-TEST(Rdma, WhatIsMissingOrUnreadableIsUnknown) {
-  TemporaryFolder tree;
-  EXPECT_EQ(explore::read_rdma(tree.path()), json::array());
-  tree.write("sys/class/infiniband/rxe0/fw_ver", "");  // soft-RoCE has none
-  std::filesystem::create_directories(
-      tree / "sys/class/infiniband/rxe0/ports/1/state");  // can be opened but not read, even by root
-  std::filesystem::create_directories(tree / "sys/class/infiniband/rxe0/ports/1/link_layer");
-  const json ports = explore::read_rdma(tree.path());
-  ASSERT_EQ(ports.size(), 1u);
-  EXPECT_EQ(ports[0]["state"], nullptr);
-  EXPECT_EQ(ports[0]["link_layer"], nullptr);
-  EXPECT_EQ(ports[0]["firmware"], nullptr);
+  EXPECT_EQ(read(tree, "rdma"), json::array());
+  const std::string device = "sys/class/infiniband/mlx5_0";
+  tree.write(device + "/fw_ver", "28.39.1002");
+  tree.write(device + "/ports/1/state", "4: ACTIVE");
+  tree.write(device + "/ports/1/rate", "100 Gb/sec (4X EDR)");
+  tree.write(device + "/ports/1/link_layer", "Ethernet");
+  tree.write(device + "/ports/1/gid_attrs/ndevs/0", "eth0");
+  tree.write("sys/class/infiniband/rxe0/fw_ver", "");                                     // soft-RoCE has none
+  std::filesystem::create_directories(tree / "sys/class/infiniband/rxe0/ports/1/state");  // can be opened, not read
+  tree.write("sys/class/infiniband/rxe0/ports/2/state", "1: DOWN");
+  const auto of_rxe0 = [](const char* port, const json& state) {
+    return json{{"device", "rxe0"},      {"port", port},         {"state", state},     {"rate", nullptr},
+                {"link_layer", nullptr}, {"interface", nullptr}, {"firmware", nullptr}};
+  };
+  EXPECT_EQ(read(tree, "rdma"), (json{{{"device", "mlx5_0"},
+                                       {"port", "1"},
+                                       {"state", "ACTIVE"},
+                                       {"rate", "100 Gb/sec (4X EDR)"},
+                                       {"link_layer", "Ethernet"},
+                                       {"interface", "eth0"},
+                                       {"firmware", "28.39.1002"}},
+                                      of_rxe0("1", nullptr),
+                                      of_rxe0("2", "DOWN")}));
 }
 
 TEST(Interfaces, SpeedMayBeUnknown) {
   TemporaryFolder tree;
-  const auto add = [&](const std::string& name, const std::string& speed) {
-    tree.write("sys/class/net/" + name + "/operstate", "up");
-    tree.write("sys/class/net/" + name + "/mtu", "9000");
-    if (!speed.empty()) tree.write("sys/class/net/" + name + "/speed", speed);
-  };
-  add("eth0", "100000");
-  add("eth1", "-1");
-  add("eth2", "");
-  std::filesystem::create_directories(tree /
-                                      "sys/class/net/eth2/speed");  // a link that is down: reading it is an error
-  add("eth3", "fast");
+  for (const auto& [name, speed] : {std::pair("eth0", "100000"), {"eth1", "-1"}, {"eth2", "fast"}}) {
+    const std::string folder = std::string("sys/class/net/") + name;
+    tree.write(folder + "/operstate", "up");
+    tree.write(folder + "/mtu", "9000");
+    tree.write(folder + "/speed", speed);
+  }
+  std::filesystem::create_directories(tree / "sys/class/net/eth3/speed");  // of a link that is down: cannot be read
+  tree.write("sys/class/net/eth3/mtu", "1500");
   tree.write("sys/class/net/bonding_masters", "bond0");
-  const json interfaces = explore::read_interfaces(tree.path(), {{"eth0", {"10.0.0.3/24", "fd00::3/64"}}});
-  ASSERT_EQ(interfaces.size(), 4u);
-  EXPECT_EQ(interfaces[0], (json{{"name", "eth0"},
-                                 {"state", "up"},
-                                 {"speed_mbit", 100000},
-                                 {"mtu", 9000},
-                                 {"addresses", {"10.0.0.3/24", "fd00::3/64"}}}));
-  for (const std::size_t i : {1u, 2u, 3u}) EXPECT_EQ(interfaces[i]["speed_mbit"], nullptr) << interfaces[i];
+  const auto found =
+      multinode::interfaces(tree / "sys", {{"eth0", {"10.0.0.3/24", "fd00::3/64"}}, {"veth", {"::2/64"}}});
+  ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found[0].speed_mbit, 100000);
+  EXPECT_EQ(found[0].addresses, (std::vector<std::string>{"10.0.0.3/24", "fd00::3/64"}));
+  for (const std::size_t i : {1u, 2u, 3u, 4u}) EXPECT_FALSE(found[i].speed_mbit) << found[i].name;
+  EXPECT_FALSE(found[4].state);  // sysfs shows another network namespace
+  const json of_eth0 = read(tree, "network").at(0);
+  EXPECT_EQ(of_eth0.at("state"), "up");
+  EXPECT_EQ(of_eth0.at("mtu"), 9000);
 }
 
 TEST(Gpus, DriverAndDevicesFromItsFiles) {
   TemporaryFolder tree;
-  EXPECT_EQ(explore::nvidia_driver(tree.path()), "none");
-  EXPECT_EQ(explore::gpus_of_driver(tree.path()), json::array());
+  EXPECT_EQ(read(tree, "gpus").at("none_because"), "NVIDIA's driver is not loaded");
   tree.write("proc/driver/nvidia/version",
              "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
              "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)");
-  EXPECT_EQ(explore::nvidia_driver(tree.path()), "535.104.05");
+  EXPECT_EQ(read(tree, "gpus").at("driver"), "535.104.05");
   tree.write("proc/driver/nvidia/version",
              "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build  (root@b)");
-  EXPECT_EQ(explore::nvidia_driver(tree.path()), "570.86");
+  EXPECT_EQ(read(tree, "gpus").at("driver"), "570.86");
   tree.write("proc/driver/nvidia/gpus/0000:17:00.0/information",
              "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t GPU-1a2b\nVideo BIOS: \t 96.00");
   std::filesystem::create_directories(tree / "proc/driver/nvidia/gpus/0000:65:00.0");
-  EXPECT_EQ(explore::gpus_of_driver(tree.path()),
-            (json{{{"name", "NVIDIA H100 80GB HBM3"}, {"uuid", "GPU-1a2b"}, {"pci", "0000:17:00.0"}},
-                  {{"name", "unknown"}, {"uuid", "unknown"}, {"pci", "0000:65:00.0"}}}));
+  const std::vector<multinode::Gpu> gpus = multinode::gpus_of_driver(tree.path()).devices;
+  ASSERT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(gpus[0].name + ", " + gpus[0].uuid + ", " + gpus[0].pci, "NVIDIA H100 80GB HBM3, GPU-1a2b, 0000:17:00.0");
+  EXPECT_EQ(gpus[1].name + ", " + gpus[1].uuid + ", " + gpus[1].pci, "unknown, unknown, 0000:65:00.0");
 }
 
 std::vector<std::string> marks(const TemporaryFolder& tree, const multinode::Environment& environment) {
   std::vector<std::string> found;
-  for (const json& mark : explore::read_container(tree.path(), environment))
+  const json container = explore::read_node(environment, tree.path()).at("container");
+  for (const json& mark : container)
     found.push_back(mark["kind"].get<std::string>() + " " + mark["found"].get<std::string>());
   return found;
 }
@@ -134,18 +119,10 @@ TEST(Container, EachTraceNamesItsSource) {
   EXPECT_EQ(marks(enroot, {}), Marks{"enroot /proc/self/mountinfo"});
 }
 
-TEST(Memory, FromMeminfo) {
-  TemporaryFolder tree;
-  EXPECT_EQ(explore::read_memory(tree.path()), nullptr);
-  tree.write("proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB");
-  EXPECT_EQ(explore::read_memory(tree.path()), 16384 * 1024);
-}
-
 TEST(Versions, HaveKernelAndDistribution) {
   TemporaryFolder tree;
-  EXPECT_FALSE(explore::read_versions(tree.path()).contains("system"));
   tree.write("etc/os-release", "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"");
-  const json versions = explore::read_versions(tree.path());
+  const json versions = read(tree, "versions");
   EXPECT_EQ(versions["system"], "Debian GNU/Linux 12 (bookworm)");
   for (const char* name : {"kernel", "libc", "program"}) EXPECT_TRUE(versions.contains(name)) << name;
 }
@@ -155,11 +132,10 @@ TEST(Required, FoundOrWhyNot) {
   tree.write("bin/tool", "");
   std::filesystem::permissions(tree / "bin/tool", std::filesystem::perms::owner_all);
   tree.write("bin/notes", "");
-  std::filesystem::create_directories(tree / "bin/folder");
   const std::string bin = tree / "bin";
   explore::Required required;
   required.files = {bin + "/tool", bin + "/absent"};
-  required.commands = {"tool", "notes", "folder", "absent", bin + "/tool", bin + "/absent"};
+  required.commands = {"tool", "notes", "absent"};
   required.libraries = {"libc.so.6", "libmultinode-absent.so.1"};
   const json all = explore::find_required(required, "/nowhere:" + bin);
   std::vector<bool> found;
@@ -167,24 +143,23 @@ TEST(Required, FoundOrWhyNot) {
     found.push_back(!thing["found"].is_null());
     EXPECT_NE(thing["found"].is_null(), thing["problem"].is_null()) << thing;
   }
-  EXPECT_EQ(found, (std::vector<bool>{true, false, true, false, false, false, true, false, true, false}));
+  EXPECT_EQ(found, (std::vector<bool>{true, false, true, false, false, true, false}));
   EXPECT_EQ(all[1]["problem"], "No such file or directory");
   EXPECT_EQ(all[2]["found"], bin + "/tool");
-  EXPECT_EQ(all[5]["problem"], "not on the PATH");
-  EXPECT_EQ(all[9]["problem"], "cannot open shared object file: No such file or directory");
+  EXPECT_EQ(all[3]["problem"], "it is not executable (chmod +x?)");
+  EXPECT_EQ(all[4]["problem"], "not found on the PATH");
+  EXPECT_EQ(all[6]["problem"], "cannot open shared object file: No such file or directory");
 }
 
 TEST(Cpus, AllowedIsTheAffinity) {
-  const std::vector<int> before = multinode::allowed_cpus();
-  ASSERT_FALSE(before.empty());
-  cpu_set_t all, one;
-  CPU_ZERO(&all);
-  for (const int cpu : before) CPU_SET(cpu, &all);
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  const int last = multinode::allowed_cpus().back();
   CPU_ZERO(&one);
-  CPU_SET(before.back(), &one);
+  CPU_SET(last, &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(multinode::allowed_cpus(), std::vector<int>{before.back()});
-  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+  EXPECT_EQ(multinode::allowed_cpus(), std::vector<int>{last});
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 TEST(Cpus, CoresAndNumaNodesOfTheSet) {

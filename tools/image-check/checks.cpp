@@ -4,6 +4,7 @@
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
@@ -66,11 +67,6 @@ std::string beyond(const Threshold& threshold, const Sample& sample, const Clust
   if (threshold.least ? sample.value >= threshold.value : sample.value <= threshold.value) return "";
   return fmt::format("{}: {}{} is {:.4g} {}, and the site file wants {} {:.4g}", node, sample.metric, size,
                      sample.value, sample.unit, threshold.least ? "at least" : "at most", threshold.value);
-}
-
-bool rdma_device() {
-  std::error_code ignored;
-  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
 }
 
 std::string lines_that_say_why(const std::string& program, const std::string& output) {
@@ -203,7 +199,7 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
     if (need == Need::gloo && !there("03-message-passing/message_passing_gloo"))
       return "the examples are built without Gloo";
     if (need == Need::gpu && cluster.gpus == 0) return cluster.no_gpu;
-    if (need == Need::rdma && !rdma_device()) return "no RDMA device";
+    if (need == Need::rdma && multinode::rdma_ports("/sys").empty()) return "no RDMA device";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
       return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
     if (need == Need::three_nodes && cluster.nodes.size() < 3) return "less than three nodes";

@@ -1,4 +1,5 @@
-// checks.hpp: what an image is asked: a list of programs, what each needs, and how its answer is read.
+// checks.hpp: a check: a program, what it needs, and how its answer is judged. checks.json is the table of all checks,
+// which site.cpp reads.
 #pragma once
 
 #include "cluster.hpp"

@@ -1,7 +1,7 @@
 #include "cluster.hpp"
 
 #include "checks.hpp"
-#include "node_check/look.hpp"
+#include "node_check/findings.hpp"
 
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/options.hpp>

@@ -56,13 +56,14 @@ struct CompareOptions {
 // metric and band, and those of B that failed. Throws multinode::UsageError for results that cannot be compared.
 Results compare(const CompareOptions& options, std::ostream& out);
 
-// node: is this node fit for a job? One line and an exit status, for the prolog or health check of a scheduler.
+// node_command.cpp: is this node fit for a job? One line and an exit status, for the prolog or health check of a
+// scheduler.
 
 // Looks at this node alone, without a launcher, MPI, CUDA or network, and ends within the budget, also where the node
 // hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
 int check_node(int argc, char** argv, const std::string& command);
 
-// What the process that check_node() starts, and can end, looks at: limits, devices, mounts, inventory.
+// The process that check_node() starts, and can end. Writes all findings of node_check/findings.hpp as JSON lines.
 int look(int argc, char** argv, const std::string& command);
 
 // paths: how fast is each pair of nodes? A matrix, in which slow pairs are marked and bad nodes named.

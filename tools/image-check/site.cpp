@@ -1,7 +1,7 @@
 #include "site.hpp"
 
 #include "checks_json.hpp"
-#include "node_check/look.hpp"
+#include "node_check/findings.hpp"
 #include "statistics.hpp"
 
 #include <multinode/base/options.hpp>

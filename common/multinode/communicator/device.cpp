@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/communicator/data_type.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/node/devices.hpp>
 
 #include <dlfcn.h>
+
+#include <cstdio>
 
 namespace multinode {
 
@@ -42,16 +45,37 @@ const char* advice(cudaError_t code) {
 
 }  // namespace
 
-int device_count(std::string* error) try {
+Gpus visible_gpus() {
+  Gpus gpus{"CUDA"};
+  try {
+    int count = 0;
+    check(cudaGetDeviceCount(&count));
+    for (int device = 0; device < count; ++device) {
+      cudaDeviceProp properties{};
+      char pci[32] = {}, byte[4];
+      check(cudaGetDeviceProperties(&properties, device));
+      check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
+      std::string uuid = "GPU-";
+      for (int i = 0; i < 16; ++i) {
+        std::snprintf(byte, sizeof byte, "%s%02hhx", i % 2 == 0 && i > 3 && i < 11 ? "-" : "",
+                      properties.uuid.bytes[i]);
+        uuid += byte;
+      }
+      gpus.devices.push_back({pci, properties.name, uuid, properties.totalGlobalMem});
+    }
+  } catch (const std::runtime_error& e) {
+    gpus.none_because = e.what();
+    gpus.broken = !dynamic_cast<const HardwareAbsent*>(&e);
+  }
+  return gpus;
+}
+
+int device_count() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess) return count;
   cudaGetLastError();  // clears the error, which the next call would report
   if (!means_no_gpu(code)) check(code);
-  return 0;
-} catch (const std::runtime_error& e) {
-  if (!error) throw;
-  *error = e.what();
   return 0;
 }
 
@@ -65,7 +89,8 @@ void check(cudaError_t code, source_location at) {
 #else
 
 const char* emulated_gpus() noexcept { return nullptr; }
-int device_count(std::string*) { return 0; }
+int device_count() { return 0; }
+Gpus visible_gpus() { return gpus_of_driver("/"); }
 
 #endif
 

@@ -1,5 +1,5 @@
 // device.hpp: GPU error checks, and objects that own device memory, streams and events. Without CUDA it has only
-// device_count() and emulated_gpus().
+// device_count(), visible_gpus() and emulated_gpus().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,11 @@
 namespace multinode {
 
 // The number of GPUs that this process can use: 0 without a GPU, a driver, or CUDA in this build. Throws
-// std::runtime_error if there are GPUs that CUDA cannot use; with `error`, it is written there instead.
-int device_count(std::string* error = nullptr);
+// std::runtime_error if there are GPUs that CUDA cannot use.
+int device_count();
+
+// The GPUs that CUDA sees, in its order; in a build without CUDA, those that the driver lists.
+struct Gpus visible_gpus();  // node/devices.hpp
 
 // A description if the GPUs are emulated (tools/emulated-gpu): "4 emulated GPUs ..."; else nullptr. Times measured
 // on emulated GPUs are meaningless.

@@ -64,14 +64,45 @@ std::vector<TroubleCount> trouble_counts(const std::filesystem::path& port_folde
   return found;
 }
 
-std::vector<PciDevice> pci_devices(const std::filesystem::path& sysfs) {
-  std::vector<PciDevice> devices;
-  const std::filesystem::path bus = sysfs / "bus/pci/devices";
-  for (const std::string& address : names_in(bus))
-    if (!is_there(bus / address / "physfn"))
-      devices.push_back({address, bus / address, read_text(bus / address / "class").value_or("").substr(0, 6),
-                         read_text(bus / address / "vendor").value_or("")});
-  return devices;
+std::vector<Interface> interfaces(const std::filesystem::path& sysfs,
+                                  std::map<std::string, std::vector<std::string>> addresses) {
+  const std::filesystem::path folder = sysfs / "class/net";
+  for (const std::string& name : names_in(folder))
+    if (is_there(folder / name / "mtu")) addresses[name];  // bonding_masters is a file
+  std::vector<Interface> found;
+  for (auto& [name, of_it] : addresses) {
+    auto speed = read_number<long long>(folder / name / "speed");
+    if (speed == -1) speed.reset();
+    found.push_back({name, read_text(folder / name / "operstate"), speed, read_number<long long>(folder / name / "mtu"),
+                     std::move(of_it)});
+  }
+  return found;
+}
+
+Gpus gpus_of_driver(const std::filesystem::path& root) {
+  Gpus gpus{"NVIDIA's driver"};
+  const std::filesystem::path folder = root / "proc/driver/nvidia/gpus";
+  for (const std::string& pci : names_in(folder)) {
+    Gpu& gpu = gpus.devices.emplace_back(Gpu{pci});
+    std::istringstream lines(read_text(folder / pci / "information").value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t colon = line.find(':'), value = line.find_first_not_of(" \t", colon + 1);
+      if (colon == line.npos || value == line.npos) continue;
+      if (line.starts_with("Model")) gpu.name = line.substr(value);
+      if (line.starts_with("GPU UUID")) gpu.uuid = line.substr(value);
+    }
+  }
+  return gpus;
+}
+
+std::optional<std::string> nvidia_driver(const std::filesystem::path& root) {
+  const std::optional<std::string> text = read_text(root / "proc/driver/nvidia/version");
+  if (!text) return std::nullopt;
+  // NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+  std::istringstream words(*text);
+  for (std::string word; words >> word;)
+    if (word.find_first_not_of("0123456789.") == word.npos && word.find('.', 1) < word.size() - 1) return word;
+  return "unknown";
 }
 
 }  // namespace multinode

@@ -1,11 +1,15 @@
-// devices.hpp: the RDMA ports and PCI devices of a machine, as sysfs shows them, and the counters of trouble that the
-// ports have. Not the GID tables, which chapter 07 reads slot by slot: they cost thousands of system calls.
+// devices.hpp: the RDMA ports, network interfaces and GPUs of a machine, as the kernel shows them, and the
+// counters of trouble that the ports have. Not the GID tables, which chapter 07 reads slot by slot: they cost thousands
+// of system calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <multinode/net/address.hpp>
 
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,21 +41,33 @@ struct TroubleCount {
 std::vector<TroubleCount> trouble_counts(const std::filesystem::path& port_folder,
                                          std::initializer_list<Trouble> kinds);
 
-struct PciDevice {
-  std::string address;           // "0000:3b:00.0"
-  std::filesystem::path folder;  // bus/pci/devices/0000:3b:00.0
-  std::string kind, vendor;      // "0x0302", "0x10de"
-
-  bool is_display() const { return kind == "0x0300" || kind == "0x0302"; }
-  // Ethernet, InfiniBand, Omni-Path, and Mellanox's cards of before 2015 that are both.
-  bool is_network() const {
-    return kind == "0x0200" || is_infiniband() || kind == "0x0208" || kind == "0x0c06" ||
-           (kind == "0x0280" && vendor == "0x15b3");
-  }
-  bool is_infiniband() const { return kind == "0x0207"; }
+struct Interface {
+  std::string name;
+  std::optional<std::string> state;          // "up"
+  std::optional<long long> speed_mbit, mtu;  // nullopt: the driver does not know
+  std::vector<std::string> addresses;        // "10.0.0.3/24"
 };
 
-// Without virtual functions, which stand for a part of another device.
-std::vector<PciDevice> pci_devices(const std::filesystem::path& sysfs);
+// The network interfaces that sysfs shows or that have addresses, by name.
+std::vector<Interface> interfaces(const std::filesystem::path& sysfs,
+                                  std::map<std::string, std::vector<std::string>> addresses = addresses_by_interface());
+
+struct Gpu {
+  std::string pci, name = "unknown", uuid = "unknown";
+  std::optional<std::uint64_t> memory_bytes = {};  // the driver does not tell
+};
+struct Gpus {
+  std::string seen_by;  // CUDA (visible_gpus() in communicator/device.hpp), or NVIDIA's driver
+  std::vector<Gpu> devices = {};
+  std::string none_because = seen_by + " sees no GPU";
+  bool broken = false;  // there are GPUs, which cannot be used for that reason
+};
+
+// Those that NVIDIA's driver lists in `root`/proc/driver/nvidia/gpus: for programs that must start where CUDA is
+// broken.
+Gpus gpus_of_driver(const std::filesystem::path& root);
+
+// The version of NVIDIA's kernel driver, from `root`/proc/driver/nvidia/version. nullopt: it is not loaded.
+std::optional<std::string> nvidia_driver(const std::filesystem::path& root);
 
 }  // namespace multinode

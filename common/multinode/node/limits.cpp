@@ -4,6 +4,7 @@
 #include <multinode/node/limits.hpp>
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -91,6 +92,19 @@ Limits read_cgroup(const std::filesystem::path& root) {
                  [&](const std::filesystem::path& at) { lower_memory(at / "memory.limit_in_bytes"); });
   }
   return limits;
+}
+
+std::int64_t memory_bytes() { return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+
+std::int64_t usable_memory(const std::filesystem::path& root) {
+  const std::int64_t all = memory_bytes();
+  return std::min(all, read_cgroup(root).memory_bytes.value_or(all));
+}
+
+std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  check_errno(getrlimit(resource, &limit), "getrlimit");
+  return limit.rlim_cur == RLIM_INFINITY ? std::nullopt : std::optional(limit.rlim_cur);
 }
 
 }  // namespace multinode

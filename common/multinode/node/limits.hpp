@@ -1,4 +1,4 @@
-// limits.hpp: the CPUs and the memory that this process may use.
+// limits.hpp: the CPUs and the memory that this process may use, and its limits.
 //
 // The folder node says what this machine is. It reads the kernel's files and not the output of commands (lscpu, ulimit,
 // nvidia-smi): images lack them, and their formats change. All paths start at a root, so that tests read recorded
@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <sys/resource.h>
 
 namespace multinode {
 
@@ -31,5 +33,14 @@ struct Limits {
   std::optional<std::int64_t> memory_bytes;
 };
 Limits read_cgroup(const std::filesystem::path& root);
+
+// This machine's memory.
+std::int64_t memory_bytes();
+
+// How much of it this process can use: memory_bytes(), or the limit of its cgroup if that is less.
+std::int64_t usable_memory(const std::filesystem::path& root = "/");
+
+// The soft limit of this process, such as that of RLIMIT_MEMLOCK. nullopt: unlimited. Throws std::system_error.
+std::optional<rlim_t> soft_limit(__rlimit_resource resource);
 
 }  // namespace multinode

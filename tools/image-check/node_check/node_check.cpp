@@ -1,8 +1,8 @@
 // node_check: is there something wrong with these nodes? Looks at each node's limits, devices, mounts, memory,
 // arithmetic and clock. Exit status, the same on all ranks: 0 nothing is wrong; 1
 // something is, or a rank failed; 2 bad command line or environment; 77 nothing of what --only names is here.
-#include "look.hpp"
-#include "memory.hpp"
+#include "findings.hpp"
+#include "rates.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -48,23 +48,6 @@ struct Look {
   bool every_rank;  // else one rank a node
   std::function<Findings(World&, const Options&)> look;
 };
-
-// Those that CUDA sees; nothing: this is built without CUDA.
-std::optional<Gpus> gpus_of_cuda() {
-#ifdef MULTINODE_HAVE_CUDA
-  Gpus gpus{"CUDA"};
-  const int count = multinode::device_count(&gpus.error);
-  for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties{};
-    multinode::check(cudaGetDeviceProperties(&properties, device));
-    gpus.names.push_back(
-        fmt::format("{} {:.2f} GiB", properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30));
-  }
-  return gpus;
-#else
-  return std::nullopt;
-#endif
-}
 
 // The bytes of all programs of the examples around this one, which each rank may have from another place.
 Findings look_at_programs(World&, const Options&) {
@@ -115,7 +98,8 @@ Findings look_at_clock(World& world, const Options& options) {
 const std::vector<Look>& looks() {
   static const std::vector<Look> all{
       {"limits", false, [](World&, const Options& o) { return look_at_limits(o.root, o.tmp); }},
-      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.root / "sys", gpus_of_cuda()); }},
+      {"devices", false,
+       [](World&, const Options& o) { return look_at_devices(o.root / "sys", multinode::visible_gpus()); }},
       {"mounts", false, [](World&, const Options& o) { return Findings{look_at_mounts(o.root)}; }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) {
@@ -148,7 +132,8 @@ Findings look(World& world, const Options& options) {
     } catch (const multinode::HardwareAbsent& e) {
       all.push_back(absent(one.name, e.what()));
     } catch (const std::exception& e) {
-      all.push_back(faulty(one.name, e.what()));
+      all.push_back({one.name});
+      all.back().blame(e.what());
     }
   }
   return all;

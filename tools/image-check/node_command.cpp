@@ -1,6 +1,6 @@
 #include "commands.hpp"
 
-#include "node_check/look.hpp"
+#include "node_check/findings.hpp"
 #include "process.hpp"
 #include "site.hpp"
 
@@ -32,27 +32,19 @@ std::string last_line(const std::string& text) {
 }  // namespace
 
 int look(int argc, char** argv, const std::string&) {
-  namespace po = boost::program_options;
-  std::string inventory, json;
-  std::filesystem::path root;
-  po::options_description known;
-  known.add_options()("inventory", po::value(&inventory))("json", po::value(&json))("root", po::value(&root));
-  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  const std::string host = multinode::host_name();
-  multinode::JsonLines lines(json);
-  bool right = true;
+  if (argc != 4) throw multinode::UsageError("look: for image-check node alone: JSON ROOT INVENTORY");
+  multinode::JsonLines lines(argv[1]);
+  const std::filesystem::path root = argv[2];
+  const auto inventory = nlohmann::json::parse(argv[3]);
   const auto tell = [&](const node_check::Findings& findings) {
-    for (const auto& finding : findings) {
-      lines.write(node_check::line_of(finding, host, 0));
-      right = right && finding.ok != false;
-    }
+    for (const auto& finding : findings) lines.write(node_check::line_of(finding, multinode::host_name(), 0));
   };
   node_check::unbind();
   tell(node_check::look_at_limits(root));
-  tell(node_check::look_at_devices(root / "sys", node_check::gpus_of_driver(root)));
+  tell(node_check::look_at_devices(root / "sys", multinode::gpus_of_driver(root)));
   tell({node_check::look_at_mounts(root)});
-  if (!inventory.empty()) tell({node_check::look_at_inventory(nlohmann::json::parse(inventory), root)});
-  return right ? multinode::exit_right : multinode::exit_wrong;
+  if (!inventory.is_null()) tell({node_check::look_at_inventory(inventory, root)});
+  return multinode::exit_right;
 }
 
 int check_node(int argc, char** argv, const std::string&) {
@@ -73,13 +65,9 @@ int check_node(int argc, char** argv, const std::string&) {
   const auto share = [&](double part) { return milliseconds(std::lround(1000 * budget * part)); };
   const std::string host = multinode::host_name();
   const MemoryFile log, json;
-  Command program{std::filesystem::read_symlink("/proc/self/exe"),
-                  "look",
-                  "--json",
-                  json.path(),
-                  "--root",
-                  std::filesystem::absolute(root)};
-  if (!site.empty()) program.insert(program.end(), {"--inventory", inventory_of(read_site(site), host).dump()});
+  const Command program{std::filesystem::read_symlink("/proc/self/exe"), "look", json.path(),
+                        std::filesystem::absolute(root),
+                        site.empty() ? "null" : inventory_of(read_site(site), host).dump()};
 
   // 60 % of the budget to answer, the rest to end what does not.
   const Outcome outcome = Processes(program, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();

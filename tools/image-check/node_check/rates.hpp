@@ -1,7 +1,7 @@
-// memory.hpp: the bandwidth of the node's memory.
+// rates.hpp: how fast a node is: the bandwidth of its memory, and matrix products on one core.
 #pragma once
 
-#include "look.hpp"
+#include "findings.hpp"
 
 #include <optional>
 #include <string>

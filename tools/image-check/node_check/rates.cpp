@@ -1,6 +1,4 @@
-#include "memory.hpp"
-
-#include "look.hpp"
+#include "rates.hpp"
 
 #include <multinode/base/files.hpp>
 #include <multinode/base/seconds.hpp>
@@ -32,7 +30,6 @@
 #endif
 
 namespace node_check {
-
 namespace {
 
 // Where every element differs from its neighbours, and the triad is exact.
@@ -64,12 +61,12 @@ std::string why_slow_memory(double rate) {
 
 Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::vector<int> cpus = multinode::allowed_cpus();
-  const std::size_t workers = std::min(cpus.size(), cpus_to_use());
+  const auto workers = static_cast<std::size_t>(multinode::usable_cpus());
   // Each array is four times the last-level cache (STREAM's rule) and 64 MiB at least. But all three together take no
   // more than an eighth of the memory, and what a slow core gets through in time.
   const double cache = static_cast<double>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE))),
                passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers)),
-               most = std::min(memory_bytes() / 8, passable) / 3;
+               most = std::min(static_cast<double>(multinode::usable_memory()) / 8, passable) / 3;
   const auto length = static_cast<std::size_t>(std::min(std::max(4 * cache, 0x1p26), most) / sizeof(double));
   const auto memory = std::make_unique_for_overwrite<double[]>(3 * length);
   double *const a = memory.get(), *const b = a + length, *const c = b + length;
@@ -119,15 +116,10 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt) {
                   true,
                   fmt::format("triad, {} threads, 3 arrays of {} MiB", workers, length >> 17)};
   const double rate = 3 * bytes / static_cast<double>(workers) / of_a_core;
-  if (const auto slow = why_slow_memory(rate); !slow.empty()) {
-    finding.ok = false;
-    finding.why = slow;
-  }
-  if (wrong != 0) {
-    finding.ok = false;
-    finding.why = std::to_string(wrong) + " of " + std::to_string(length) +
-                  " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)";
-  }
+  finding.blame(why_slow_memory(rate));
+  if (wrong != 0)
+    finding.blame(std::to_string(wrong) + " of " + std::to_string(length) +
+                  " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)");
   return finding;
 }
 
@@ -192,20 +184,16 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
   const double rate = 2.0 * n * n * n / best;
   Finding finding{"matrix_rate", rate / 1e9, "GFLOP/s", "more", true, "dgemm, n = 512, by the CPU time of one core"};
   const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
-  if (const auto slow = why_slow(rate, peak, library_of_products()); !slow.empty()) {
-    finding.ok = false;
-    finding.why = slow;
-  }
+  finding.blame(why_slow(rate, peak, library_of_products()));
   if (corrupt) c[0] += 1;
   for (std::size_t place = 0; place < n * n; place += 4097) {  // in each row another column
     double sum = 0;
     for (std::size_t k = 0; k < n; ++k) sum += a[place / n * n + k] * b[k * n + place % n];
     if (c[place] == sum) continue;
-    finding.ok = false;
-    finding.why = fmt::format(
+    finding.blame(fmt::format(
         "element ({}, {}) of a product is {}, not {}: do not use this node; look at its memory and CPUs, and at its "
         "BLAS library",
-        place / n, place % n, c[place], sum);
+        place / n, place % n, c[place], sum));
     break;
   }
   return finding;
