@@ -69,9 +69,7 @@ std::string output_of(const std::vector<Result>& results) {
 // The only line about the deadline. A line about the stall may precede it.
 std::string deadline_in(const std::string& output) {
   EXPECT_SAYS_ONCE(output, "timed out after ");
-  std::smatch line;
-  std::regex_search(output, line, std::regex("timed out after [^\n]*"));
-  return line.str();
+  return match_in(output, "timed out after [^\n]*").at(0);
 }
 
 TEST(World, MeetsAndNumbersNodes) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/report.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <ctime>
@@ -69,7 +68,7 @@ void JsonLines::write(const nlohmann::json& object) {
   if (path_.empty()) return;
   nlohmann::json line = object;
   line["version"] = version();
-  write_all(file_.get(), line.dump() + '\n', path_);
+  write_all(file_.get(), json_text(line) + '\n', path_);
 }
 
 nlohmann::json fingerprint(const World& world) {

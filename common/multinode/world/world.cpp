@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
@@ -17,8 +18,6 @@
 #include <gnu/libc-version.h>
 #include <link.h>
 #include <unistd.h>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <climits>
@@ -78,7 +77,7 @@ std::jthread mpi_deadline(std::chrono::milliseconds limit, const std::string& wh
     std::unique_lock lock(mutex);
     std::condition_variable_any wake;
     std::string stopped;
-    for (const auto wait : {limit, milliseconds(15s)}) {
+    for (const auto wait : {limit, std::chrono::milliseconds(15s)}) {
       for (Deadline deadline(wait); !deadline.passed();)
         if (wake.wait_for(lock, stop, deadline.left(), [&] { return stop.stop_requested(); })) return;
       if (!(stopped = stopped_ranks(launch)).empty()) break;
@@ -305,12 +304,12 @@ void World::Implementation::require_agreement(World& world) {
   std::string node_text;
 
   const std::string count =
-      world.combine_on_rank_0("first meeting", about_me.dump(), [&](const std::vector<std::string>& texts) {
+      world.combine_on_rank_0("first meeting", json_text(about_me), [&](const std::vector<std::string>& texts) {
         std::map<std::string, int> numbers;                                    // of nodes, by first appearance
         std::vector<int> nodes, sizes;                                         // of each rank, of each node
         std::map<std::string, std::map<std::string, std::vector<int>>> ranks;  // by name and version
         for (const std::string& text : texts) {
-          const nlohmann::json about = nlohmann::json::parse(text);
+          const nlohmann::json about = parse_json(text);
           const int rank = static_cast<int>(nodes.size());
           hosts[rank] = about.at("host");
           nodes.push_back(numbers.emplace(about.at("node"), static_cast<int>(numbers.size())).first->second);
@@ -395,11 +394,8 @@ std::vector<std::string> World::gather_on_rank_0(const char* name, const std::st
 }
 
 std::vector<std::string> World::gather(const char* name, const std::string& value) {
-  return nlohmann::json::from_msgpack(combine_on_rank_0(name, value, [](const std::vector<std::string>& values) {
-    std::string packed;
-    nlohmann::json::to_msgpack(values, packed);  // unlike JSON for any bytes
-    return packed;
-  }));
+  return from_msgpack(
+      combine_on_rank_0(name, value, [](const std::vector<std::string>& values) { return to_msgpack(values); }));
 }
 
 int World::node_rank() const { return implementation_->node_rank; }

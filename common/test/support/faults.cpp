@@ -42,7 +42,7 @@ Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command
 std::optional<std::string> Ranks::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
   const auto match = processes_[0]->wait_for(pattern, timeout);
   if (!match) return std::nullopt;
-  return match->size() > 1 ? (*match)[1].str() : match->str();
+  return (*match)[match->size() > 1 ? 1 : 0];
 }
 
 void Ranks::signal(int rank, int number) {
@@ -93,8 +93,7 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
 
   // The last step that rank 0 printed proves that the run had started.
   std::string last;
-  const std::regex any(step);
-  for (std::sregex_iterator at(end.output.begin(), end.output.end(), any), stop; at != stop; ++at) last = (*at)[1];
+  for (const Match& printed : matches_in(end.output, step)) last = printed.at(1);
   std::ostringstream line;
   line << "rank " << rank << " killed after step " << wanted << " (last printed: " << last << "): ended after "
        << end.seconds << " s with status " << end.status << "\n";
@@ -104,7 +103,7 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
   if (!end.survivors_ended) complaints += "a survivor did not end on its own, or ended with status 0\n";
   if (end.seconds > 30) complaints += "the survivors ended after more than 30 s\n";
   const bool hydra = starter == Starter::mpirun && !is_open_mpi();
-  if (!hydra && !std::regex_search(end.output, std::regex("rank " + std::to_string(rank) + "\\b")))
+  if (!hydra && match_in(end.output, "rank " + std::to_string(rank) + "\\b").empty())
     complaints += "the output does not name the dead rank\n";
   return complaints.empty() ? ""
                             : line.str() + complaints +

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <stdexcept>
 
 extern char** environ;  // NOLINT
@@ -66,8 +67,7 @@ void Process::signal(int number) const {
   kill(child_->pid(), number);
 }
 
-std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
-  const std::regex regex(pattern);
+std::optional<Match> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::size_t line[2] = {0, 0}, seen[2] = {0, 0};  // per stream: start of the last line, end of the searched part
   std::unique_lock lock(mutex_);
@@ -75,9 +75,7 @@ std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::ch
     for (const int i : {0, 1}) {
       const std::string& stream = i == 0 ? out_ : err_;
       if (stream.size() == seen[i]) continue;
-      searched_ = stream.substr(line[i]);  // the match points into it
-      std::smatch match;
-      if (std::regex_search(searched_, match, regex)) return match;
+      if (Match match = match_in(stream.substr(line[i]), pattern); !match.empty()) return match;
       seen[i] = stream.size();
       line[i] = stream.rfind('\n') + 1;
     }
@@ -135,6 +133,24 @@ char state_of(pid_t pid) { return process_state(pid).state; }
 bool is_running(pid_t pid) { return state_of(pid) != '?' && state_of(pid) != 'Z'; }
 bool ends(pid_t pid) {
   return soon([pid] { return !is_running(pid); });
+}
+
+std::vector<Match> matches_in(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::vector<Match> all;
+  for (std::sregex_iterator at(text.begin(), text.end(), regex), end; at != end; ++at)
+    all.emplace_back(at->begin(), at->end());
+  return all;
+}
+
+Match match_in(const std::string& text, const std::string& pattern) {
+  std::smatch match;
+  std::regex_search(text, match, std::regex(pattern));
+  return {match.begin(), match.end()};
+}
+
+bool is_like(const std::string& text, const std::string& pattern) {
+  return std::regex_match(text, std::regex(pattern));
 }
 
 std::size_t occurrences(const std::string& text, const std::string& what) {

@@ -13,7 +13,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,7 +43,7 @@ class Process {
 
   // Waits until a line of either stream matches `pattern` and returns the match; nullopt if the command ended or
   // `timeout` passed before.
-  std::optional<std::smatch> wait_for(const std::string& pattern, std::chrono::milliseconds timeout = patience);
+  std::optional<Match> wait_for(const std::string& pattern, std::chrono::milliseconds timeout = patience);
 
   // Waits for the end of the command, and kills it after `timeout`: then the status is 128 + SIGKILL.
   Result wait(std::chrono::milliseconds timeout = patience);
@@ -59,7 +58,7 @@ class Process {
   Descriptor pid_fd_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::string out_, err_, searched_;
+  std::string out_, err_;
   int open_ = 2;
   // Stop with the object even if a grandchild that left the group keeps the pipes open forever.
   std::jthread out_reader_, err_reader_;

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace multinode::testing {
 
@@ -14,6 +15,14 @@ inline ::testing::AssertionResult says(std::string_view text, std::string_view w
 }
 // Expects that `text` contains `what`.
 #define EXPECT_SAYS(text, what) EXPECT_TRUE(multinode::testing::says(text, what))
+
+// For <regex>, which takes seconds in each file that uses it. A match is its text, and then its groups.
+using Match = std::vector<std::string>;
+Match match_in(const std::string& text, const std::string& pattern);  // the first; empty: none
+std::vector<Match> matches_in(const std::string& text, const std::string& pattern);
+bool is_like(const std::string& text, const std::string& pattern);  // all of it
+// Expects that a part of `text` matches `pattern`.
+#define EXPECT_MATCH(text, pattern) EXPECT_FALSE(multinode::testing::match_in(text, pattern).empty()) << (text)
 
 // Expects that function() throws an Error whose text is one line. Returns the text.
 template <class Error, class Function>
