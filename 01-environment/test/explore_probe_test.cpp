@@ -151,17 +151,6 @@ TEST(Required, FoundOrWhyNot) {
   EXPECT_EQ(all[6]["problem"], "cannot open shared object file: No such file or directory");
 }
 
-TEST(Cpus, AllowedIsTheAffinity) {
-  cpu_set_t before, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  const int last = multinode::allowed_cpus().back();
-  CPU_ZERO(&one);
-  CPU_SET(last, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(multinode::allowed_cpus(), std::vector<int>{last});
-  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
-}
-
 TEST(Cpus, CoresAndNumaNodesOfTheSet) {
   const std::string two_of_four = "numa:2 core:4 pu:2";  // CPUs 0-7 on node 0, 8-15 on node 1
   const json half = explore::read_cpu({0, 1, 2}, two_of_four);
@@ -177,8 +166,14 @@ TEST(Cpus, CoresAndNumaNodesOfTheSet) {
   EXPECT_EQ(explore::read_cpu({15}, two_of_four)["numa_nodes"], "1");
 }
 
-// nproc obeys OpenMP's variables as the runtimes do, up to a list's first number.
+// nproc obeys the CPU set, and OpenMP's variables as the runtimes do, up to a list's first number.
 TEST(Threads, AreThoseOfOpenMp) {
+  const int last = multinode::allowed_cpus().back();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(last, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(multinode::allowed_cpus(), std::vector<int>{last});
   using Variables = std::map<std::string, std::string>;
   for (const Variables& set : {Variables{},
                                {{"OMP_NUM_THREADS", "1"}},

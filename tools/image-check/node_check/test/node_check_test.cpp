@@ -28,19 +28,10 @@ std::vector<std::string> command(std::vector<std::string> options) {
   return options;
 }
 
-std::vector<std::string> ranks(int count, std::vector<std::string> options) {
-#ifdef MULTINODE_HAVE_MPI
-  return under_mpirun(count, command(std::move(options)));
-#else
-  std::vector<std::string> words{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(count)};
-  for (std::string& word : command(std::move(options))) words.push_back(std::move(word));
-  return words;
-#endif
-}
-
 TEST(NodeCheckProgram, LooksAtEverything) {
   const TemporaryFolder folder;
-  const Result result = run(ranks(2, {"--seconds", "0.02", "--json", folder / "result"}));
+  const Result result = run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", PATH_node_check, "--seconds", "0.02",
+                             "--json", folder / "result"});
   EXPECT_EQ(result.status, 0) << result.all();
   const std::vector<json> lines = json_lines(folder / "result");
   ASSERT_FALSE(lines.empty()) << result.all();
