@@ -17,14 +17,12 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <optional>
 
@@ -46,28 +44,13 @@ std::int64_t parse_n(const std::string& text) {
   return static_cast<std::int64_t>(n);
 }
 
-// "auto" is the best of this CPU.
-Isa parse_isa(const std::string& name) {
-  const std::vector<Isa> here = available_isas();
-  if (name == "auto") return here.back();
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})
-    if (name == name_of(isa)) {
-      if (std::ranges::find(here, isa) != here.end()) return isa;
-      throw multinode::HardwareAbsent("--isa " + name + ": this CPU does not have it");
-    }
-  throw UsageError(fmt::format("--isa must be auto, {}, avx2 or avx512, not '{}'", name_of(Isa::baseline), name));
-}
-
 struct Options {
   std::int64_t n = 1'000'000'000;
   int warmup = 2, trials = 5, threads = 1;
-  Isa isa = Isa::baseline;
   std::string device = "auto";
   int corrupt = -1;  // rank that loses a block; -1: none
-  bool bench = false;
 
   po::options_description description() {
-    const std::string isas = fmt::format("instruction set: auto, {}, avx2 or avx512", name_of(Isa::baseline));
     po::options_description known("Options of pi");
     auto add = known.add_options();
     add("n", po::value<std::string>()->default_value("1e9")->notifier([this](auto& text) { n = parse_n(text); }),
@@ -75,13 +58,9 @@ struct Options {
     add("warmup", po::value(&warmup)->default_value(warmup), "runs that are not timed");
     add("trials", po::value(&trials)->default_value(trials), "runs that are timed");
     add("threads", po::value(&threads)->default_value(threads), "threads of each process");
-    add("isa", po::value<std::string>()->default_value("auto")->notifier([this](auto& name) { isa = parse_isa(name); }),
-        isas.c_str());
     add("device", po::value(&device)->default_value(device),
         "device that computes the sums: cpu, gpu, or auto (gpu with --backend nccl, else cpu)");
     add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to show that the check can fail");
-    add("bench", po::bool_switch(&bench),
-        "compare the speed of the inner loop with that of this CPU's division unit, in one process");
     return known;
   }
 
@@ -170,8 +149,9 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   multinode::JsonLines json(first ? common.json : "");
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
   const bool gpu = use_gpu(options, world, *communicator);
+  const Isa isa = available_isas().back();
   SumBlocks sum = [&](Range blocks, std::span<double> sums) {
-    sum_blocks(options.n, blocks, sums, options.isa, options.threads);
+    sum_blocks(options.n, blocks, sums, isa, options.threads);
   };
 #ifdef MULTINODE_HAVE_KERNELS
   std::optional<SumsOnGpu> on_gpu;
@@ -252,58 +232,13 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
               {"processes", world.size()},
               {"threads", options.threads},
               {"device", gpu ? "gpu" : "cpu"},
-              {"isa", gpu ? "cuda" : name_of(options.isa)},
+              {"isa", gpu ? "cuda" : name_of(isa)},
               {"backend", multinode::name_of(communicator->backend())},
               {"warmup", options.warmup},
               {"trials", options.trials},
               {"average_seconds", average},
               {"ranks", ranks}});
   return right ? multinode::exit_right : multinode::exit_wrong;
-}
-
-// The best of `rounds` for each instruction set. They take turns, so that other load on the machine affects all alike.
-std::map<Isa, Throughput> measure(int rounds) {
-  constexpr Range blocks{0, 8};  // under a millisecond: most rounds are not interrupted
-  constexpr double count = double(blocks.last) * double(block_length);
-  std::array<double, blocks.last> sums{};
-  const auto keep_best = [](double& best, const auto& work) {
-    const auto start = Clock::now();
-    work();
-    best = std::max(best, count / multinode::seconds_since(start));
-  };
-  std::map<Isa, Throughput> best;
-  for (int round = 0; round < rounds; ++round)
-    for (const Isa isa : available_isas()) {
-      keep_best(best[isa].evaluations, [&] { sum_blocks(1'000'000, blocks, sums, isa); });
-      keep_best(best[isa].divisions, [&] { divide_runs(isa, int(blocks.last) * runs_per_block); });
-    }
-  return best;
-}
-
-// Compares the speed of the inner loop with the limit that the division unit sets.
-int bench(const multinode::CommonOptions& common, World& world) {
-  if (world.size() != 1) throw UsageError("--bench measures one process: run it without a launcher");
-  multinode::JsonLines json(common.json);
-  json.write(multinode::fingerprint(world));
-  multinode::Table table({"instructions", "evaluations/s", "divisions/s", "ratio", "verdict"});
-  bool fast = true;
-  const auto add = [&](std::string_view isa, const Throughput& t, double least_ratio) {
-    const double ratio = t.evaluations / t.divisions;
-    const bool enough = ratio >= least_ratio;
-    fast = fast && enough;
-    table.add({std::string(isa), fmt::format("{:.3e}", t.evaluations), fmt::format("{:.3e}", t.divisions),
-               fmt::format("{:.3f}", ratio), enough ? "fast enough" : "TOO SLOW"});
-    json.write({{"isa", isa},
-                {"evaluations_per_second", t.evaluations},
-                {"divisions_per_second", t.divisions},
-                {"ratio", ratio}});
-  };
-  for (const auto& [isa, throughput] : measure(200)) add(name_of(isa), throughput, 0.85);
-#ifdef MULTINODE_HAVE_KERNELS
-  if (multinode::device_count() > 0 && !multinode::emulated_gpus()) add("cuda", measure_gpu(10), 0.9 * 10 / 13);
-#endif
-  table.print(std::cout);
-  return fast ? multinode::exit_right : multinode::exit_wrong;
 }
 
 }  // namespace
@@ -317,7 +252,5 @@ int pi_main(int argc, char** argv) {
                                      options.validate();
                                      multinode::parse_backend(common.backend);
                                    }};
-  return multinode::run(program, argc, argv, [&](World& world) {
-    return options.bench ? bench(common, world) : compute_pi(options, common, world);
-  });
+  return multinode::run(program, argc, argv, [&](World& world) { return compute_pi(options, common, world); });
 }

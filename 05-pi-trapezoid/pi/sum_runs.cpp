@@ -32,11 +32,4 @@ void sum_runs<VECTOR_WIDTH>(double first, double h, double* sums, int runs) {
   }
 }
 
-template <>
-void divide_runs<VECTOR_WIDTH>(int runs) {
-  volatile Vector divisor = Vector{} + 1.37;  // volatile: the compiler must do every division
-  [[maybe_unused]] volatile Vector quotient;
-  for (int i = 0; i < runs * chain_length * parts; ++i) quotient = 4.0 / divisor;
-}
-
 }  // namespace trapezoid

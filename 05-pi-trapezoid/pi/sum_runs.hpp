@@ -17,8 +17,4 @@ constexpr std::int64_t block_length = std::int64_t{run_length} * runs_per_block;
 template <int width>
 void sum_runs(double first, double h, double* sums, int runs);
 
-// Measures the limit of the division unit: 4.0 / d for `runs` * run_length independent d, in vectors of the same width.
-template <int width>
-void divide_runs(int runs);
-
 }  // namespace trapezoid

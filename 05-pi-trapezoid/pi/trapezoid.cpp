@@ -71,14 +71,6 @@ void sum_runs([[maybe_unused]] Isa isa, double first, double h, std::span<double
   return sum_runs<2>(first, h, sums.data(), runs);
 }
 
-void divide_runs([[maybe_unused]] Isa isa, int runs) {
-#ifdef __x86_64__
-  if (isa == Isa::avx512) return divide_runs<8>(runs);
-  if (isa == Isa::avx2) return divide_runs<4>(runs);
-#endif
-  return divide_runs<2>(runs);
-}
-
 Range share(std::int64_t count, int part, int parts) {
   const std::int64_t size = count / parts, larger = count % parts;  // the first `larger` parts have one more
   const std::int64_t first = part * size + std::min<std::int64_t>(part, larger);

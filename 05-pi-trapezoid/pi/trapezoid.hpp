@@ -15,15 +15,9 @@ constexpr std::int64_t largest_n = 1'000'000'000'000;  // its block sums are 122
 
 // The instruction sets that sum_runs.cpp is compiled for.
 enum class Isa { baseline, avx2, avx512 };
-std::string_view name_of(Isa isa);    // "sse2" on x86-64, "generic" elsewhere; "avx2", "avx512"
-std::vector<Isa> available_isas();    // on this CPU, best last
-void divide_runs(Isa isa, int runs);  // see sum_runs.hpp
+std::string_view name_of(Isa isa);  // "sse2" on x86-64, "generic" elsewhere; "avx2", "avx512"
+std::vector<Isa> available_isas();  // on this CPU, best last
 void sum_runs(Isa isa, double first, double h, std::span<double> sums);
-
-// Per second: evaluations of 4 / (1 + x^2) by sum_blocks, and independent divisions in vectors of the same width.
-struct Throughput {
-  double evaluations = 0, divisions = 0;
-};
 
 // [first, last)
 struct Range {

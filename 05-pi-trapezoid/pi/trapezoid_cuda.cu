@@ -33,50 +33,7 @@ __global__ void __launch_bounds__(chains)
   if (thread == 0) sums[blockIdx.x] = shared[0];
 }
 
-// As many divisions as sum_block, independent of each other. sum_block can reach 10/13 = 0.77 of its speed: in the SASS
-// of sm_90 (nvcc 13), a division has 8 instructions in double precision, to which this kernel adds 2 and sum_block 5.
-// They are the limit, because each occupies an H100's scheduler for two cycles (other GPUs': four or more), and all
-// instructions of a term, 17 and 20, issue in less. An H100 reaches 0.80: see measurements.md.
-__global__ void __launch_bounds__(chains) divide_block(double first, double* sums) {
-  const double start = first + blockIdx.x * double(block_length) + threadIdx.x;
-  double sum = 0;
-  for (int step = 0; step < chain_length; ++step) sum = __dadd_rn(sum, __ddiv_rn(4.0, start + step * double(chains)));
-  sums[blockIdx.x * chains + threadIdx.x] = sum;
-}
-
-// Seconds that the GPU needs for what `work` queues on the stream; the best of `rounds`.
-template <class Work>
-double time_on_gpu(const multinode::Stream& stream, int rounds, Work work) {
-  multinode::Event start(cudaEventBlockingSync), end(cudaEventBlockingSync);
-  float best = 0;
-  for (int round = 0; round < rounds; ++round) {
-    float milliseconds = 0;
-    start.record(stream.get());
-    work();
-    multinode::check(cudaGetLastError());
-    end.record(stream.get());
-    multinode::check(cudaEventSynchronize(end.get()));
-    multinode::check(cudaEventElapsedTime(&milliseconds, start.get(), end.get()));
-    if (round == 0 || milliseconds < best) best = milliseconds;
-  }
-  return best / 1e3;
-}
-
 }  // namespace
-
-Throughput measure_gpu(int rounds) {
-  constexpr unsigned blocks = 1 << 14;  // 2^30 terms
-  constexpr double count = double(blocks) * double(block_length);
-  multinode::Stream stream;
-  multinode::DeviceBuffer<double> sums(blocks * chains);
-  Throughput best;
-  best.evaluations = count / time_on_gpu(stream, rounds, [&] {
-                       sum_block<<<blocks, chains, 0, stream.get()>>>(std::int64_t{1} << 30, 0x1p-30, 0, sums.data());
-                     });
-  best.divisions =
-      count / time_on_gpu(stream, rounds, [&] { divide_block<<<blocks, chains, 0, stream.get()>>>(1.0, sums.data()); });
-  return best;
-}
 
 void SumsOnGpu::sum_blocks(std::int64_t n, Range blocks, std::span<double> sums) {
   if (blocks.size() == 0) return;

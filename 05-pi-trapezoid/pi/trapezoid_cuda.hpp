@@ -20,6 +20,4 @@ class SumsOnGpu {
 };
 #endif
 
-Throughput measure_gpu(int rounds);  // the best of `rounds`
-
 }  // namespace trapezoid

@@ -161,7 +161,6 @@ TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {
       {{"--n", "nan"}, "--n must be a whole number"},
       {{"--trials", "0"}, "--trials must be from 1 to"},
       {{"--threads", "0"}, "--threads must be from 1 to 1024, not 0"},
-      {{"--isa", "mmx"}, "--isa must be auto, "},
       {{"--device", "tpu"}, "--device must be auto, cpu or gpu, not 'tpu'"},
       {{"--corrupt", "1", "--n", "1e7"}, "--corrupt 1: that rank has no block"},
       {{"--backend", "carrier-pigeon"}, "carrier-pigeon"},
@@ -178,24 +177,6 @@ TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_EQ(result.out, "");
   }
-}
-
-TEST(PiAlone, HasTheInstructionSetOrSkips) {
-  const std::string cpu = text_of("/proc/cpuinfo");
-  for (const std::string isa : {"avx2", "avx512"}) {
-    const Result result = run({PATH_pi, "--n", "64K", "--isa", isa});
-    EXPECT_EQ(result.status, cpu.find(isa) == cpu.npos ? 77 : 0) << result.all();
-    EXPECT_SAYS(result.all(), result.status == 0 ? " with n = 65536, " : "this CPU does not have it");
-  }
-}
-
-TEST(PiAloneSlow, TheInnerLoopIsAsFastAsTheDivisionUnitAllows) {
-#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "not an optimised build";
-#endif
-  const Result result = run({PATH_pi, "--bench"});
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "fast enough");
 }
 
 TEST(PiTutorialSlow, IsRightAtTheTutorialsSize) {

@@ -32,7 +32,7 @@ std::string objection(const System& system, const Gid& gid, const Wanted& wanted
   if (gid.is_link_local()) return "link-local (fe80)";
   if (gid.type == GidType::infiniband) return "InfiniBand";
   if (gid.type == GidType::roce_v1) return "RoCE v1";
-  if (gid.is_ipv4() != (wanted.family == Family::ipv4)) return gid.is_ipv4() ? "IPv4" : "IPv6";
+  if (gid.is_ipv4() == wanted.ipv6) return gid.is_ipv4() ? "IPv4" : "IPv6";
   const auto& subnet = wanted.subnet;
   if (gid.is_ipv4_link_local() && !wanted.link_local &&
       !(subnet && Gid{.address = subnet->address}.is_ipv4_link_local()))
@@ -74,7 +74,7 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
       verdict.reason = "fits too, but " + std::to_string(result.chosen) + " comes first; see --subnet";
     if (verdict.reason.empty()) {
       verdict.chosen = true;
-      verdict.reason = wanted.family == Family::ipv4 ? "RoCE v2, IPv4" : "RoCE v2, IPv6";
+      verdict.reason = wanted.ipv6 ? "RoCE v2, IPv6" : "RoCE v2, IPv4";
       result.chosen = gid.index;
       result.network = network_of(system, gid).text();
     }
@@ -219,29 +219,22 @@ Choice choose(const System& system, const Wanted& wanted) {
     if (std::ranges::find(system.devices, name, &Device::name) == system.devices.end())
       throw UsageError("--device: there is no " + name + ", but " +
                        (system.devices.empty() ? "no device" : multinode::join(system.devices, ", ", &Device::name)));
-  if (wanted.subnet && wanted.family != Family::automatic &&
-      wanted.subnet->is_ipv4() != (wanted.family == Family::ipv4))
-    throw UsageError("--subnet " + wanted.subnet->text() + " is not of the --family");
-
   // What is left where no port has anything better.
   const struct {
-    Family family;
-    bool vlan, link_local;
+    bool ipv6, vlan, link_local;
     const char* warning;
-  } attempts[] = {{Family::ipv4, false, false, ""},
-                  {Family::ipv4, true, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
-                  {Family::ipv6, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
-                  {Family::ipv6, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
-                  {Family::ipv4, false, true,
-                   "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
+  } attempts[] = {
+      {false, false, false, ""},
+      {false, true, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
+      {true, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
+      {true, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
+      {false, false, true, "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
   Choice choice;
-  for (const auto& [family, vlan, link_local, warning] : attempts) {
-    if (wanted.family != Family::automatic && wanted.family != family) continue;
-    if (wanted.subnet && wanted.subnet->is_ipv4() != (family == Family::ipv4)) continue;
-    Choice other = choose_once(system, {family, wanted.subnet, wanted.devices, vlan, link_local});
+  for (const auto& [ipv6, vlan, link_local, warning] : attempts) {
+    if (wanted.subnet && wanted.subnet->is_ipv4() == ipv6) continue;
+    Choice other = choose_once(system, {wanted.subnet, wanted.devices, ipv6, vlan, link_local});
     const bool has_rdma = other.has_rdma();
-    const bool wanted_so = wanted.subnet || wanted.family == family;
-    if (has_rdma && *warning && (vlan || link_local || !wanted_so)) other.warnings.emplace_back(warning);
+    if (has_rdma && *warning && (vlan || link_local || !wanted.subnet)) other.warnings.emplace_back(warning);
     if (has_rdma || choice.ports.empty()) choice = std::move(other);
     if (has_rdma) break;
   }

@@ -11,8 +11,6 @@
 
 namespace rdma {
 
-enum class Family { automatic, ipv4, ipv6 };  // automatic: IPv4, or IPv6 where no port has an IPv4 address
-
 // How many leading bits of two addresses are the same.
 int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b);
 
@@ -33,10 +31,10 @@ struct Subnet {
 Subnet network_of(const System& system, const Gid& gid);
 
 struct Wanted {
-  Family family = Family::automatic;      // --family
   std::optional<Subnet> subnet = {};      // --subnet; none: any
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
-  bool vlan = false, link_local = false;  // also addresses of VLANs, and 169.254.0.0/16
+  // What choose() tries where no port has anything better: IPv6, also addresses of VLANs, and 169.254.0.0/16.
+  bool ipv6 = false, vlan = false, link_local = false;
 };
 
 struct GidVerdict {
@@ -56,7 +54,7 @@ struct PortChoice {
 };
 
 struct Choice {
-  Wanted wanted;  // its family is never automatic
+  Wanted wanted;
   std::vector<PortChoice> ports;
   std::vector<std::string> warnings;
   bool has_rdma() const;

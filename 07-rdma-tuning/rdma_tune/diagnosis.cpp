@@ -1,7 +1,6 @@
 #include "diagnosis.hpp"
 
 #include "commands.hpp"
-#include "nccl_gid.hpp"
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
@@ -55,19 +54,6 @@ std::vector<std::string> line_of(const fs::path& file, const std::string& name) 
     }
   return {};
 }
-
-// The largest values of InfiniBand's counters (PortCounters of the specification have 4 to 32 bits).
-const std::map<std::string, std::uint64_t> limits{{"symbol_error", 65'535},
-                                                  {"link_error_recovery", 255},
-                                                  {"link_downed", 255},
-                                                  {"port_rcv_errors", 65'535},
-                                                  {"port_xmit_discards", 65'535},
-                                                  {"port_rcv_remote_physical_errors", 65'535},
-                                                  {"port_rcv_constraint_errors", 255},
-                                                  {"port_xmit_constraint_errors", 255},
-                                                  {"local_link_integrity_errors", 15},
-                                                  {"excessive_buffer_overrun_errors", 15},
-                                                  {"port_xmit_wait", UINT32_MAX}};
 
 class Diagnoses {
  public:
@@ -218,7 +204,7 @@ class Diagnoses {
 
   void gpu_direct() {
     const std::string what = "GPUDirect RDMA";
-    if (system_.gpus.empty()) return add({Severity::fine, what, "no GPU here: nothing to look at"});
+    if (!system_.has_gpu) return add({Severity::fine, what, "no GPU here: nothing to look at"});
     if (is_gb10()) return add({Severity::fine, what, "a GB10 (DGX Spark) has none: GPU and CPU share their memory"});
     for (const char* module : {"nvidia_peermem", "nv_peer_mem"})
       if (is_there(places_.sysfs / "module" / module))
@@ -274,17 +260,10 @@ class Diagnoses {
                            Severity severity, const std::string& fix) {
       const std::string name = name_of(device, port) + " " + what;
       std::vector<std::string> grown;
-      bool saturated = false;
-      for (const multinode::TroubleCount& count : counts) {
-        if (!count.value) continue;
-        const auto limit = limits.find(count.name);
-        const bool at_limit = limit != limits.end() && count.value == limit->second;
-        saturated |= at_limit;
-        grown.push_back(count.name + " " + std::to_string(count.value) + (at_limit ? " (saturated)" : ""));
-      }
+      for (const multinode::TroubleCount& count : counts)
+        if (count.value) grown.push_back(count.name + " " + std::to_string(count.value));
       if (!grown.empty())
-        add({severity, name, join(grown), "0, or no growth during a run",
-             fix + (saturated ? "\na saturated counter cannot grow: perfquery -R clears it" : "")});
+        add({severity, name, join(grown), "0, or no growth during a run", fix});
       else if (counts.empty() && severity == Severity::warning)
         add({Severity::unknown, name, "no counter", "0", "rdma statistic, ethtool -S"});
       else if (severity == Severity::warning)
@@ -323,7 +302,7 @@ int run_check(int argc, const char* const* argv) {
   multinode::JsonLines json(json_file);
 
   const System system = read_system(sysfs);
-  const Places places{sysfs, dev, proc, with_nccl_files(multinode::current_environment(), sysfs, NcclVersion{})};
+  const Places places{sysfs, dev, proc, nccl_environment(sysfs)};
   const std::vector<Diagnosis> all = diagnose(system, places);
 
   std::map<Severity, int> count;

@@ -72,7 +72,7 @@ int run_exec(int argc, const char* const* argv) {
   const std::string node = "rdma_tune exec: " + multinode::host_name() + ": ";
   std::string added, kept, remarks;
   // A value in one of NCCL's configuration files was set on purpose, too.
-  multinode::Environment variables = with_nccl_files(multinode::current_environment(), sysfs, version);
+  multinode::Environment variables = nccl_environment(sysfs);
   const bool is_described = variables.contains("NCCL_IB_ADDR_FAMILY") || variables.contains("NCCL_IB_ADDR_RANGE") ||
                             variables.contains("NCCL_IB_ROCE_VERSION_NUM");
   for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version)) {
@@ -84,15 +84,15 @@ int run_exec(int argc, const char* const* argv) {
       continue;
     const auto [variable, is_new] = variables.try_emplace(one.name, one.value);
     (is_new ? added : kept) += " " + one.name + "=" + variable->second;
+    if ((one.name == "NCCL_IB_GID_INDEX" || one.name == "NCCL_IB_HCA") && variable->second != one.value)
+      remarks += node + "warning: " + one.name + "=" + variable->second + " stays; rdma_tune: " + one.value + "\n";
     if (!one.remark.empty()) remarks += node + one.name + ": " + one.remark + "\n";
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
   }
-  const std::string guilty = no_rdma || sockets ? "" : conflicting_variables(system, choice, version, variables);
   if (speaks_for_node()) {
     for (const std::string& warning : choice.warnings)
       if (!no_rdma && !sockets) std::cerr << node + "warning: " + warning + "\n";
     if (no_rdma) std::cerr << node + choice.why_no_rdma(system) + "\n";
-    if (!guilty.empty()) std::cerr << node + "warning: " + guilty + "\n";
     std::cerr << remarks;
   }
   if (verbose) {

@@ -10,8 +10,6 @@
 
 namespace rdma {
 
-using multinode::Environment;
-
 namespace {
 
 // The interface for NCCL's bootstrap and sockets: that of the chosen GIDs if they share one, else preferably that of
@@ -65,6 +63,7 @@ const NetDevice* add_interface(const System& system, const Choice& choice, std::
 Subnet covering(const std::vector<const PortChoice*>& ports) {
   Subnet all = Subnet::parse(ports.front()->network);
   for (const PortChoice* port : ports) {
+    if (port->network.empty()) continue;  // InfiniBand
     const Subnet other = Subnet::parse(port->network);
     all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
   }
@@ -90,12 +89,6 @@ bool shares_index(const Choice& choice) {
   return indices.size() == 1 && *indices.begin() >= 0;
 }
 
-bool may_hide_gids(const PortChoice& port) {
-  const auto& gids = port.port->gids;
-  const auto before = std::ranges::count_if(gids, [&](const Gid& gid) { return gid.index < port.chosen; });
-  return port.chosen > before;
-}
-
 std::vector<Export> socket_exports(const System& system, const Choice& choice) {
   std::vector<Export> all = variables_for_sockets(system, choice);
   all.insert(all.begin(), {"NCCL_IB_DISABLE", "1"});
@@ -104,23 +97,20 @@ std::vector<Export> socket_exports(const System& system, const Choice& choice) {
 
 std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version) {
   if (!choice.has_rdma()) return system.may_have_rdma() ? std::vector<Export>{} : variables_for_sockets(system, choice);
-  const bool has_rule = version >= NcclVersion{2, 21, 0};
-  Choice used = choice;
-  std::string left_out;
-  if (!has_rule) {  // it takes one index for all: that of most ports
-    std::map<int, int> count;
-    for (const PortChoice& port : used.ports)
-      if (port.usable) ++count[port.chosen];
-    for (PortChoice& port : used.ports) {
-      if (!port.usable) continue;
-      port.usable =
-          port.chosen == std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
-      if (!port.usable) left_out += " " + port.device->name;
-    }
-  }
+  std::map<int, int> count;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) ++count[port.chosen];
+  const bool has_rule = version >= NcclVersion{2, 21, 0};  // else it takes one index for all: that of most ports
+  const int most = std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
   std::vector<const PortChoice*> ports;
-  for (const PortChoice& port : used.ports)
-    if (port.usable) ports.push_back(&port);
+  std::string left_out;
+  bool may_use_others = false;  // NCCL may use a port whose state sysfs does not show
+  for (const PortChoice& port : choice.ports) {
+    const bool is_used = port.usable && (has_rule || port.chosen == most);
+    if (is_used) ports.push_back(&port);
+    may_use_others |= !is_used && (port.port->is_active() || port.port->state.empty());
+    if (port.usable && !is_used) left_out += " " + port.device->name;
+  }
 
   const bool roce = ports.front()->chosen >= 0;
   const bool soft =
@@ -129,85 +119,23 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
       ports, ",", [](const PortChoice* port) { return port->device->name + ":" + std::to_string(port->port->number); });
 
   std::vector<Export> all;
-  Environment set;
-  const auto add = [&](const std::string& name, const std::string& value, const std::string& remark = "") {
-    all.push_back({name, value, remark});
-    set[name] = value;
-  };
-  const auto is_right = [&] { return where_nccl_differs(system, used, version, set).empty(); };
-  const std::vector<NcclPort> by_itself = nccl_ports(system, version, {});
-  // NCCL may use a port whose state or link layer sysfs does not show.
-  const auto differs = [&](const PortChoice& port) {
-    const bool known = !port.port->state.empty() && port.port->link_layer != LinkLayer::unknown;
-    return !known || port.usable != (find_gid(by_itself, port.port) != nullptr);
-  };
-  if (std::ranges::any_of(used.ports, differs))
-    add("NCCL_IB_HCA", "=" + names,
-        left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all");
-  const std::string index = shares_index(used) ? std::to_string(ports.front()->chosen) : "";
+  if (may_use_others)
+    all.push_back({"NCCL_IB_HCA", "=" + names,
+                   left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all"});
+  const std::string index = roce && (count.size() == 1 || !has_rule) ? std::to_string(most) : "";
   const auto& subnet = choice.wanted.subnet;
-  const bool needs_range = subnet || std::ranges::any_of(used.ports, [](const PortChoice& port) {
-                             return port.usable && may_hide_gids(port);
-                           });
   if (!index.empty()) {
-    add("NCCL_IB_GID_INDEX", index);
-  } else if (roce && (needs_range || !is_right())) {
-    add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6");
-    add("NCCL_IB_ROCE_VERSION_NUM", "2");
-    if (needs_range || !is_right()) add("NCCL_IB_ADDR_RANGE", (subnet ? *subnet : covering(ports)).text());
-    std::string wrong;
-    for (const PortChoice* port : where_nccl_differs(system, used, version, set)) wrong += " " + port->device->name;
-    if (!wrong.empty())
-      all.back().remark = "and still NCCL takes another GID on" + wrong + ": leave it out with --device";
+    all.push_back({"NCCL_IB_GID_INDEX", index});
+  } else if (roce) {
+    all.push_back({"NCCL_IB_ADDR_FAMILY", choice.wanted.ipv6 ? "AF_INET6" : "AF_INET"});
+    all.push_back({"NCCL_IB_ROCE_VERSION_NUM", "2"});
+    all.push_back({"NCCL_IB_ADDR_RANGE", (subnet ? *subnet : covering(ports)).text()});
   }
   if (subnet) add_interface(system, choice, all);
-  add("UCX_NET_DEVICES", names);  // no TCP in this list: UCX fails instead of using TCP
-  if (!index.empty()) add("UCX_IB_GID_INDEX", index);
-  if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
+  all.push_back({"UCX_NET_DEVICES", names});  // no TCP in this list: UCX fails instead of using TCP
+  if (!index.empty()) all.push_back({"UCX_IB_GID_INDEX", index});
+  if (soft) all.push_back({"UCX_UD_VERBS_ETH_DGID_CHECK", "n"});
   return all;
-}
-
-std::vector<const PortChoice*> where_nccl_differs(const System& system, const Choice& choice, NcclVersion version,
-                                                  const Environment& variables) {
-  const std::vector<NcclPort> used = nccl_ports(system, version, variables);
-  std::vector<const PortChoice*> different;
-  for (const PortChoice& port : choice.ports) {
-    const NcclGid* const gid = find_gid(used, port.port);
-    const bool same = port.usable && gid ? gid->failure.empty() && (port.chosen < 0 || gid->index == port.chosen)
-                                         : !port.usable && !gid;
-    if (!same) different.push_back(&port);
-  }
-  return different;
-}
-
-std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
-                                  const Environment& variables) {
-  const auto wrong = [&](const Environment& all) { return where_nccl_differs(system, choice, version, all).size(); };
-  if (!wrong(variables)) return "";
-  Environment ours;
-  for (const Export& one : exports(system, choice, version)) ours[one.name] = one.value;
-  std::vector<std::string> set, guilty;
-  Environment completed = variables;
-  completed.insert(ours.begin(), ours.end());
-  Environment replaced = completed;
-  for (const char* name :
-       {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
-        "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROUTABLE_FLID_GID_INDEX"}) {
-    const auto own = variables.find(name);
-    const auto our = ours.find(name);
-    if (own == variables.end() || (our != ours.end() && our->second == own->second)) continue;
-    Environment but_one = completed;
-    for (Environment* const all : {&but_one, &replaced}) {
-      all->erase(name);
-      if (our != ours.end()) all->insert(*our);
-    }
-    set.push_back(name + ("=" + own->second) + (our != ours.end() ? " (rdma_tune: " + our->second + ")" : ""));
-    if (!wrong(but_one)) guilty.push_back(set.back());
-  }
-  if (guilty.empty() && wrong(replaced) < wrong(variables)) guilty = set;
-  if (guilty.empty()) return "";
-  return multinode::join(guilty, ", ") + (guilty.size() > 1 ? " make" : " makes") + " NCCL " + version.text() +
-         " use other ports or GIDs than rdma_tune: unset " + (guilty.size() > 1 ? "them" : "it");
 }
 
 }  // namespace rdma

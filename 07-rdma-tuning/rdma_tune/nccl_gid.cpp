@@ -4,10 +4,9 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <optional>
 
 namespace rdma {
@@ -17,6 +16,8 @@ using multinode::Environment;
 namespace {
 
 using Address = std::array<std::uint8_t, 16>;
+
+constexpr const char* fails = "fails";
 
 std::string text_of(const Environment& variables, const char* name) {
   const auto found = variables.find(name);
@@ -77,12 +78,6 @@ struct Range {
   }
 };
 
-// What a read of gid_attrs/types gives.
-struct Version {
-  std::optional<int> number;  // nothing: NCCL leaves its variable uninitialized
-  std::string failure;        // NCCL gives up
-};
-
 // NCCL's walk over a GID table: is the next slot better than the one taken so far? Empty slots take part as `::`.
 class GidSearch {
  public:
@@ -93,8 +88,8 @@ class GidSearch {
         roce_version_(number_of(variables, "NCCL_IB_ROCE_VERSION_NUM", 2)),
         range_(text_of(variables, "NCCL_IB_ADDR_RANGE"), ipv4_, version) {}
 
-  NcclGid run() const {
-    if (range_.crashes) return {.failure = "SIGSEGV"};
+  std::string run() const {
+    if (range_.crashes || port_.slots == 0) return fails;
     Gid taken = slot(0);
     for (int next = 1; next < port_.slots; ++next) {
       const Gid candidate = slot(next);
@@ -104,17 +99,15 @@ class GidSearch {
         continue;
       }
       if (!is_valid(candidate.address)) continue;
-      const Version old_version = version_of(taken), new_version = version_of(candidate);
-      for (const Version& one : {old_version, new_version})
-        if (!one.failure.empty()) return {.failure = one.failure};
-      const bool is_better = !is_valid(taken.address), is_known = new_version.number || goes_on_;
-      if ((is_known && new_version.number.value_or(-1) != roce_version_) ||
-          (!is_better && old_version.number == roce_version_))
+      if (gives_up_at(taken) || gives_up_at(candidate)) return fails;
+      const std::optional<int> old_version = version_of(taken), new_version = version_of(candidate);
+      const bool is_better = !is_valid(taken.address), is_known = new_version || goes_on_;
+      if ((is_known && new_version.value_or(-1) != roce_version_) || (!is_better && old_version == roce_version_))
         continue;
-      if (!is_known || (!old_version.number && !is_better)) return {.failure = NcclGid::may_fail};
+      if (!is_known || (!old_version && !is_better)) return may_fail;
       taken = candidate;
     }
-    return {taken.index};
+    return std::to_string(taken.index);
   }
 
  private:
@@ -127,17 +120,15 @@ class GidSearch {
     return empty;
   }
 
-  Version version_of(const Gid& gid) const {
-    if (gid.type == GidType::roce_v1 || gid.type == GidType::infiniband) return {1, ""};
-    if (gid.type == GidType::roce_v2) return {2, ""};
-    const int error = gid.type_error == EISDIR ? EINVAL : gid.type_error;  // folders stand for such slots in the trees
-    if (!error || (error == EINVAL && goes_on_)) return {};
-    // sysfs refuses these when a file is opened.
-    const bool at_open = error == ENOENT || error == EACCES || error == EPERM;
-    const char* const name = strerrorname_np(error);
-    return {{},
-            std::string(at_open ? "open" : "read") + " types/" + std::to_string(gid.index) + ": " +
-                (name ? name : std::to_string(error))};
+  // Where a read of gid_attrs/types fails. In the recorded trees, folders stand for such slots.
+  bool gives_up_at(const Gid& gid) const {
+    return gid.type_error && !(goes_on_ && (gid.type_error == EINVAL || gid.type_error == EISDIR));
+  }
+
+  // Nothing: NCCL leaves its variable uninitialized.
+  static std::optional<int> version_of(const Gid& gid) {
+    if (gid.type == GidType::roce_v2) return 2;
+    return gid.type == GidType::unknown ? std::optional<int>() : 1;
   }
 
   const Port& port_;
@@ -147,35 +138,20 @@ class GidSearch {
   Range range_;
 };
 
-NcclGid failed_query(int index) { return {.failure = "ibv_query_gid(" + std::to_string(index) + ")"}; }
-
-NcclGid queried(const Port& port, NcclGid gid) {
-  if (gid.failure.empty() && (gid.index < 0 || gid.index >= port.slots)) return failed_query(gid.index);
-  return gid;
-}
-
-NcclGid of_ethernet(const Port& port, NcclVersion version, const Environment& variables) {
-  const bool is_automatic = version >= NcclVersion{2, 21, 0};
+std::string takes(const Port& port, NcclVersion version, const Environment& variables) {
+  const bool is_automatic = version >= NcclVersion{2, 21, 0}, is_infiniband = port.link_layer == LinkLayer::infiniband;
+  if (is_infiniband && version >= NcclVersion{2, 22, 0})
+    return number_of(variables, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1) < 0 ? fails : "used";
   const int index = number_of(variables, "NCCL_IB_GID_INDEX", is_automatic ? -1 : 0);
-  return queried(port, index < 0 && is_automatic ? GidSearch(port, version, variables).run() : NcclGid{index});
+  std::string gid = index < 0 || index >= port.slots ? fails : std::to_string(index);
+  if (index < 0 && is_automatic) gid = GidSearch(port, version, variables).run();
+  return is_infiniband && std::isdigit(static_cast<unsigned char>(gid[0])) ? "used" : gid;  // it looks, and may fail
 }
 
-NcclGid of_infiniband(const Port& port, NcclVersion version, const Environment& variables) {
-  if (version < NcclVersion{2, 22, 0}) {
-    const NcclGid gid = of_ethernet(port, version, variables);  // the index is not used, but a failure counts
-    return gid.failure.empty() ? NcclGid{0} : gid;
-  }
-  const int routable = number_of(variables, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1);
-  if (routable < 0) return failed_query(routable);
-  const auto gid = std::ranges::find(port.gids, routable, &Gid::index);
-  const bool has_flid = routable < port.slots && gid != port.gids.end() && (gid->address[4] || gid->address[5]);
-  return queried(port, {has_flid ? routable : 0});
-}
-
-// A list of names as in NCCL_IB_HCA and NCCL_SOCKET_IFNAME: ^ excludes, = compares whole names.
+// The list of names in NCCL_IB_HCA: ^ excludes, = compares whole names.
 class NameList {
  public:
-  NameList(std::string_view text, std::size_t most, bool empty_port_is_any) {
+  explicit NameList(std::string_view text) {
     if (text.starts_with('^')) excludes_ = true, text.remove_prefix(1);
     if (text.starts_with('=')) exact_ = true, text.remove_prefix(1);
     while (!text.empty() && names_.size() < most) {
@@ -184,27 +160,22 @@ class NameList {
       const std::size_t colon = item.find(':');
       const std::string name(item.substr(0, colon));
       if (name.empty()) continue;
-      int port = any;
-      if (colon != item.npos) {
-        const std::string number(item.substr(colon + 1));
-        const bool is_empty = number.empty() || number.starts_with(':');
-        port = is_empty && empty_port_is_any ? any : std::atoi(number.c_str());
-      }
-      names_.push_back({name, port});
+      names_.push_back({name, colon == item.npos ? any : std::atoi(std::string(item.substr(colon + 1)).c_str())});
     }
   }
 
   bool selects(const std::string& name, int port) const {
-    const bool found = names_.empty() || std::ranges::any_of(names_, [&](const Item& item) {
-                         return (exact_ ? name == item.name : name.starts_with(item.name)) &&
-                                (item.port == any || port == any || item.port == port);
-                       });
+    const bool found =
+        names_.empty() || std::ranges::any_of(names_, [&](const Item& item) {
+          return (exact_ ? name == item.name : name.starts_with(item.name)) && (item.port == any || item.port == port);
+        });
     return found != excludes_;
   }
 
-  static constexpr int any = -1;
+  static constexpr std::size_t most = 32;  // names, and ports
 
  private:
+  static constexpr int any = -1;
   struct Item {
     std::string name;
     int port;
@@ -213,15 +184,6 @@ class NameList {
   std::vector<Item> names_;
 };
 
-void add_file(Environment& variables, const std::filesystem::path& path) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t equals = line.find('=');
-    if (line.starts_with('#') || equals == line.npos) continue;
-    variables.try_emplace(line.substr(0, equals), line.substr(equals + 1));
-  }
-}
-
 }  // namespace
 
 std::string NcclVersion::text() const {
@@ -229,45 +191,18 @@ std::string NcclVersion::text() const {
          (patch == newest_patch ? "" : "." + std::to_string(patch));
 }
 
-NcclGid nccl_gid(const Port& port, NcclVersion version, const Environment& variables) {
-  return (port.link_layer == LinkLayer::infiniband ? of_infiniband : of_ethernet)(port, version, variables);
-}
-
-const NcclGid* find_gid(const std::vector<NcclPort>& ports, const Port* port) {
-  const auto found = std::ranges::find(ports, port, &NcclPort::port);
-  return found == ports.end() ? nullptr : &found->gid;
-}
-
 std::vector<NcclPort> nccl_ports(const System& system, NcclVersion version, const Environment& variables) {
   const std::string net = text_of(variables, "NCCL_NET");
-  const std::string interfaces = text_of(variables, "NCCL_SOCKET_IFNAME");
-  const NameList wanted(interfaces, 16, false);
-  const bool no_interface =
-      !interfaces.empty() && !system.net_devices.empty() &&
-      std::ranges::none_of(system.net_devices, [&](const NetDevice& one) { return wanted.selects(one.name, -1); });
-  if (no_interface || (!net.empty() && strcasecmp(net.c_str(), "IB") != 0) ||
-      number_of(variables, "NCCL_IB_DISABLE", 0) != 0)
+  if ((!net.empty() && strcasecmp(net.c_str(), "IB") != 0) || number_of(variables, "NCCL_IB_DISABLE", 0) != 0)
     return {};
-  constexpr std::size_t most = 32;
-  const NameList list(text_of(variables, "NCCL_IB_HCA"), most, version >= NcclVersion{2, 30, 0});
+  const NameList list(text_of(variables, "NCCL_IB_HCA"));
   std::vector<NcclPort> ports;
   for (const Device& device : system.devices)
     for (const Port& port : device.ports)
-      if (ports.size() < most && port.is_active() && port.link_layer != LinkLayer::unknown &&
+      if (ports.size() < NameList::most && port.is_active() && port.link_layer != LinkLayer::unknown &&
           list.selects(device.name, port.number))
-        ports.push_back({&device, &port, nccl_gid(port, version, variables)});
+        ports.push_back({&device, &port, takes(port, version, variables)});
   return ports;
-}
-
-Environment with_nccl_files(Environment variables, const std::filesystem::path& sysfs, NcclVersion version) {
-  const std::filesystem::path machine = machine_of(sysfs);
-  const std::string named = text_of(variables, "NCCL_CONF_FILE");
-  if (!named.empty() && version >= NcclVersion{2, 23, 0})
-    add_file(variables, named);
-  else if (const std::string home = text_of(variables, "HOME"); machine == "/" && !home.empty())
-    add_file(variables, std::filesystem::path(home) / ".nccl.conf");
-  if (!machine.empty()) add_file(variables, machine / "etc/nccl.conf");
-  return variables;
 }
 
 }  // namespace rdma

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
-#include <regex>
 
 namespace rdma {
 
@@ -21,25 +21,36 @@ po::options_description system_options(std::string& sysfs, std::string& json) {
 
 po::options_description wanted_options(Wanted& wanted) {
   po::options_description known("Which GID is wanted");
-  const auto set_family = [&wanted](const std::string& name) {
-    if (name != "auto" && name != "ipv4" && name != "ipv6")
-      throw UsageError("--family must be auto, ipv4 or ipv6, not '" + name + "'");
-    wanted.family = name == "ipv6" ? Family::ipv6 : name == "ipv4" ? Family::ipv4 : Family::automatic;
-  };
-  known.add_options()("family", po::value<std::string>()->default_value("auto")->notifier(set_family),
-                      "addresses to take: ipv4, ipv6, or auto: IPv6 only where there is no IPv4")(
-      "subnet",
-      po::value<std::string>()->notifier([&wanted](const auto& text) { wanted.subnet = Subnet::parse(text); }),
-      "only addresses of this network, as 10.0.0.0/16, also of a VLAN")(
+  known.add_options()("subnet", po::value<std::string>()->notifier([&wanted](const auto& text) {
+    wanted.subnet = Subnet::parse(text);
+  }),
+                      "only addresses of this network, as 10.0.0.0/16, also of a VLAN")(
       "device", po::value(&wanted.devices)->composing(), "only this device, by its exact name; may be repeated");
   return known;
 }
 
+namespace {
+
+void add_file(multinode::Environment& variables, const std::filesystem::path& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t equals = line.find('=');
+    if (line.starts_with('#') || equals == line.npos) continue;
+    variables.try_emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+}
+
+}  // namespace
+
 NcclVersion parse_nccl_version(const std::string& text) {
-  std::smatch parts;
-  if (!std::regex_match(text, parts, std::regex(R"((\d{1,6})\.(\d{1,6})(\.(\d{1,6})(-\d+)?)?(\+cuda[\d.]+)?)")))
+  const std::string numbers = text.substr(0, text.find_first_of("-+"));
+  NcclVersion version;
+  char more = 0;
+  const int count =
+      std::sscanf(numbers.c_str(), "%6d.%6d.%6d%c", &version.major, &version.minor, &version.patch, &more);
+  if (count < 2 || count > 3 || numbers.ends_with('.') || numbers.find_first_not_of("0123456789.") != numbers.npos)
     throw UsageError("--nccl must be a version such as 2.28 or 2.26.2, not '" + text + "'");
-  return {std::stoi(parts[1]), std::stoi(parts[2]), parts[4].matched ? std::stoi(parts[4]) : NcclVersion::newest_patch};
+  return version;
 }
 
 std::optional<NcclVersion> nccl_of(const std::string& program) {
@@ -58,6 +69,17 @@ done)";
   if (!shell || !fgets(line, sizeof line, shell.get())) return {};
   const std::string text(line);
   return parse_nccl_version(text.substr(13, text.find('\n') - 13));
+}
+
+multinode::Environment nccl_environment(const std::filesystem::path& sysfs) {
+  multinode::Environment variables = multinode::current_environment();
+  const std::filesystem::path machine = machine_of(sysfs);
+  if (const auto named = variables.find("NCCL_CONF_FILE"); named != variables.end())
+    add_file(variables, named->second);
+  else if (const auto home = variables.find("HOME"); machine == "/" && home != variables.end())
+    add_file(variables, std::filesystem::path(home->second) / ".nccl.conf");
+  if (!machine.empty()) add_file(variables, machine / "etc/nccl.conf");
+  return variables;
 }
 
 }  // namespace rdma

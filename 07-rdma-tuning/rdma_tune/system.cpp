@@ -36,10 +36,9 @@ struct Text {
   int error = 0;      // errno
 };
 
-// Non-blocking, because a FIFO may be in the place of a file.
 Text read_at(int folder, const char* name) {
   char buffer[4096];  // all that a file of sysfs can hold
-  const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  const Descriptor file(openat(folder, name, O_RDONLY | O_CLOEXEC));
   const ssize_t count = file.get() < 0 ? -1 : read(file.get(), buffer, sizeof buffer);
   if (count < 0) return {"", errno};
   const std::string_view text(buffer, static_cast<std::size_t>(count));
@@ -127,8 +126,8 @@ class Reader {
       if (!is_pci_address(pci)) continue;
       const fs::path folder = fs::path("bus/pci/devices") / pci;
       const std::string type = word(folder / "class");  // a display or a 3D controller
-      if ((type.starts_with("0x0300") || type.starts_with("0x0302")) && word(folder / "vendor") == "0x10de")
-        system_.gpus.push_back({pci, number(folder / "numa_node", -1)});
+      system_.has_gpu |=
+          (type.starts_with("0x0300") || type.starts_with("0x0302")) && word(folder / "vendor") == "0x10de";
     }
   }
 
@@ -320,24 +319,6 @@ class Reader {
   System& system_;
 };
 
-int numa_node(const System& system, const std::string& pci) {
-  for (const Gpu& gpu : system.gpus)
-    if (gpu.pci == pci) return gpu.numa_node;
-  for (const Device& device : system.devices)
-    if (device.pci == pci) return device.numa_node;
-  return -1;
-}
-
-// The PCI addresses from the host bridge down to a device; empty if there is none.
-std::vector<std::string> pci_path(const System& system, const std::string& pci) {
-  std::error_code error;
-  std::vector<std::string> parts;
-  if (!is_pci_address(pci)) return parts;
-  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
-    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
-  return parts;
-}
-
 }  // namespace
 
 bool Gid::is_link_local() const { return address[0] == 0xfe && (address[1] & 0xc0) == 0x80; }
@@ -417,15 +398,6 @@ std::optional<int> rdma_mtu(const System& system, const Device& device, const Po
       return mtu;
     }
   return {};
-}
-
-int distance(const System& system, const std::string& pci_a, const std::string& pci_b) {
-  const std::vector<std::string> a = pci_path(system, pci_a), b = pci_path(system, pci_b);
-  const auto common = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-  if (common >= 2) return 0;  // the host bridge, and the root port: a switch is below it
-  const int numa_a = numa_node(system, pci_a), numa_b = numa_node(system, pci_b);
-  if (numa_a >= 0 && numa_b >= 0) return numa_a == numa_b ? 1 : 2;
-  return common == 1 ? 1 : 3;
 }
 
 }  // namespace rdma

@@ -1,4 +1,4 @@
-// system.hpp: the RDMA devices, network interfaces and GPUs of a machine, as sysfs shows them.
+// system.hpp: the RDMA devices, network interfaces of a machine, as sysfs shows them.
 #pragma once
 
 #include <array>
@@ -69,16 +69,11 @@ struct NetDevice {
   std::vector<std::string> routes = {};     // IPv4 networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
 };
 
-struct Gpu {
-  std::string pci;
-  int numa_node = -1;
-};
-
 struct System {
   std::filesystem::path root;  // "/sys", or a tree of the same form
   std::vector<Device> devices;
   std::vector<NetDevice> net_devices;
-  std::vector<Gpu> gpus;
+  bool has_gpu = false;               // of NVIDIA
   std::vector<std::string> problems;  // one line per file that could not be understood: "PATH: why"
   bool is_incomplete = false;         // a folder below class/infiniband cannot be read
 
@@ -102,9 +97,5 @@ std::set<std::string> net_devices_of(const Device& device, const Port& port);
 // Bytes. On RoCE the kernel takes the largest RDMA MTU that fits into the net device's MTU less 96 bytes of headers;
 // sysfs does not have it. Nothing on InfiniBand.
 std::optional<int> rdma_mtu(const System& system, const Device& device, const Port& port);
-
-// How far two devices are apart, by the paths of their PCI addresses below root/devices: 0 the same PCI switch, 1 the
-// same NUMA node, 2 another NUMA node, 3 unknown.
-int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
 
 }  // namespace rdma

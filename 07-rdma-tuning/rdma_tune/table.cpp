@@ -31,27 +31,6 @@ std::string name_of(GidType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-// "0000:3e:00.0 (PCI switch)", or "-" where no distance is known.
-std::string nearest_gpus(const System& system, const Device& device) {
-  std::vector<std::string> names;
-  int least = 3;
-  for (const Gpu& gpu : system.gpus) {
-    const int d = distance(system, device.pci, gpu.pci);
-    if (d < least) names.clear(), least = d;
-    if (d == least && d < 3) names.push_back(gpu.pci);
-  }
-  constexpr const char* how[] = {" (PCI switch)", " (NUMA node)", " (another NUMA node)"};
-  return names.empty() ? "-" : multinode::join(names, ",") + how[least];
-}
-
-// What NCCL does with a port; null: nothing.
-std::string text_of(const NcclGid* gid, const Port& port) {
-  if (!gid) return "not used";
-  if (gid->failure == NcclGid::may_fail) return gid->failure;
-  if (!gid->failure.empty()) return "fails: " + gid->failure;
-  return port.link_layer == LinkLayer::infiniband ? "used" : std::to_string(gid->index);
-}
-
 }  // namespace
 
 void print_tables(std::ostream& out, const System& system, const Choice& choice, NcclVersion version,
@@ -60,10 +39,10 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
     if (!system.is_incomplete) out << "no RDMA device in " << (system.root / "class/infiniband").string() << '\n';
     return;
   }
-  Table devices({"device", "firmware", "board", "PCI", "NUMA node", "nearest GPUs", "net devices", "kind"});
+  Table devices({"device", "firmware", "board", "PCI", "NUMA node", "net devices", "kind"});
   for (const Device& device : system.devices) {
     devices.add({device.name, or_dash(device.firmware), or_dash(device.board), or_dash(device.pci),
-                 device.numa_node < 0 ? "-" : std::to_string(device.numa_node), nearest_gpus(system, device),
+                 device.numa_node < 0 ? "-" : std::to_string(device.numa_node),
                  or_dash(multinode::join(device.net_devices, ",")),
                  device.pci.empty()           ? "software"
                  : device.is_virtual_function ? "virtual function"
@@ -76,11 +55,12 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
   const std::vector<NcclPort> nccl = nccl_ports(system, version, variables);
   for (const PortChoice& port : choice.ports) {
     const std::optional<int> mtu = rdma_mtu(system, *port.device, *port.port);
+    const auto used = std::ranges::find(nccl, port.port, &NcclPort::port);
     std::string use = "no: " + port.reason;
     if (port.usable) use = port.chosen < 0 ? "yes" : "yes, GID " + std::to_string(port.chosen);
     ports.add({port.device->name, std::to_string(port.port->number), or_dash(name_of(port.port->link_layer)),
                or_dash(port.port->state), or_dash(port.port->phys_state), or_dash(port.port->rate),
-               mtu ? std::to_string(*mtu) : "-", text_of(find_gid(nccl, port.port), *port.port), use});
+               mtu ? std::to_string(*mtu) : "-", used == nccl.end() ? "not used" : used->takes, use});
   }
   ports.print(out);
 
@@ -95,24 +75,11 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
     }
   gids.print(out);
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
-  for (const PortChoice& port : choice.ports)
-    if (port.usable && may_hide_gids(port))
-      out << "note: " << port.name() << ": empty slots before GID " << port.chosen
-          << ". In a pod, sysfs hides others' GIDs there, at which NCCL 2.21 to 2.26.1 fails without settings: use "
-             "rdma_tune exec\n";
-  if (where_nccl_differs(system, choice, version, variables).empty()) return;
-  const std::string guilty = conflicting_variables(system, choice, version, variables);
-  out << "warning: "
-      << (guilty.empty()
-              ? "NCCL " + version.text() + " would not use these ports and GIDs without settings: see rdma_tune exec"
-              : guilty)
-      << '\n';
 }
 
-json to_json(const System& system, const Choice& choice, NcclVersion version) {
+json to_json(const System& system, const Choice& choice) {
   json result{{"node", multinode::host_name()}, {"root", system.root.string()}, {"rdma", choice.has_rdma()},
-              {"ports", json::array()},         {"exports", json::array()},     {"warnings", choice.warnings},
-              {"problems", system.problems}};
+              {"ports", json::array()},         {"warnings", choice.warnings},  {"problems", system.problems}};
   for (const PortChoice& port : choice.ports) {
     const std::optional<int> mtu = rdma_mtu(system, *port.device, *port.port);
     json row{{"device", port.device->name},
@@ -132,8 +99,6 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
     }
     result["ports"].push_back(row);
   }
-  for (const Export& one : exports(system, choice, version))
-    result["exports"].push_back({{"name", one.name}, {"value", one.value}});
   return result;
 }
 
@@ -144,15 +109,16 @@ int run_table(int argc, const char* const* argv) {
   po::options_description known(
       "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, verify, check, compare");
   const auto set_version = [&](const std::string& text) { version = parse_nccl_version(text); };
-  known.add_options()("nccl", po::value<std::string>()->notifier(set_version), "version of NCCL (default: 2.28)");
+  known.add_options()("nccl", po::value<std::string>()->notifier(set_version),
+                      "2.20 to 2.29, the version of NCCL whose choice the table shows (default: 2.28)");
   known.add(wanted_options(wanted)).add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const System system = read_system(sysfs);
   const Choice choice = choose(system, wanted);
   multinode::JsonLines json_lines(json_file);
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
-  print_tables(std::cout, system, choice, version, with_nccl_files(multinode::current_environment(), sysfs, version));
-  json_lines.write(to_json(system, choice, version));
+  print_tables(std::cout, system, choice, version, nccl_environment(sysfs));
+  json_lines.write(to_json(system, choice));
   return system.is_incomplete ? multinode::exit_untestable : multinode::exit_right;
 }
 

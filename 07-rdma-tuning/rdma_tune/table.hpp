@@ -2,7 +2,7 @@
 #pragma once
 
 #include "choice.hpp"
-#include "exports.hpp"
+#include "nccl_gid.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -22,8 +22,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
 //                mtu: of RDMA, in bytes, or null, usable, reason: why not, gid_index: -1: none, gid: its address,
 //                net_device: of that GID, network: "192.168.77.0/24", assumed where sysfs and routes lack the prefix,
 //                routes: the networks to which that interface leads}]
-//   exports    [{name, value}], for NCCL of `version` and UCX, or for sockets
 //   warnings, problems  [line]
-nlohmann::json to_json(const System& system, const Choice& choice, NcclVersion version = {});
+nlohmann::json to_json(const System& system, const Choice& choice);
 
 }  // namespace rdma

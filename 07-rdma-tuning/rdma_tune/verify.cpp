@@ -273,57 +273,8 @@ void print(std::ostream& out, const Assessment& assessment, const std::vector<st
 
 using Duration = std::chrono::duration<double>;
 
-// Reads the counters now and then, prints the rates between two readings, and the verdict once.
-class Observer {
- public:
-  Observer(fs::path sysfs, Counters idle, Counters before, std::optional<Duration> limit)
-      : sysfs_(std::move(sysfs)), idle_(std::move(idle)), before_(std::move(before)), last_(before_), limit_(limit) {}
-
-  // How long until look() has something to do.
-  std::chrono::milliseconds left() const {
-    const auto now = std::chrono::steady_clock::now();
-    const Duration until = last_.when + every() - now;
-    return std::chrono::milliseconds(std::max<std::int64_t>(0, std::llround(until.count() * 1000)));
-  }
-
-  void look() {
-    if (assessment || left() > 0ms) return;
-    Counters now = read_counters(sysfs_);
-    const Assessment since = assess(idle_, last_, now);
-    const double seconds = Duration(now.when - last_.when).count();
-    std::cerr << fmt::format("rdma_tune verify: after {:.0f} s: RDMA {}/s, network interfaces {}/s\n",
-                             Duration(now.when - before_.when).count(), bytes_text(since.rdma_bytes / seconds),
-                             bytes_text(since.tcp_bytes / seconds));
-    last_ = std::move(now);
-    if (limit_ && last_.when - before_.when >= *limit_) judge();
-  }
-
-  void judge() {
-    // hw_counters are served from a cache for as long as their `lifespan`.
-    std::this_thread::sleep_for(before_.delay);
-    last_ = read_counters(sysfs_);
-    assessment = assess(idle_, before_, last_);
-    print(std::cerr, *assessment, last_.problems);
-  }
-
-  std::optional<Assessment> assessment;
-  const Counters& last() const { return last_; }
-  double seconds() const { return Duration(last_.when - before_.when).count(); }
-
- private:
-  // Ten times within the limit, but not more often than once a second; else every 10 s.
-  Duration every() const {
-    if (!limit_) return Duration(10);
-    return assessment ? Duration(3600) : std::max(*limit_ / 10, std::min(*limit_, Duration(1)));
-  }
-
-  fs::path sysfs_;
-  Counters idle_, before_, last_;
-  std::optional<Duration> limit_;
-};
-
 // Runs the command to its end and returns its status as a shell says it. Its input and output are the caller's.
-int run_command(const std::vector<std::string>& command, const Signals& signals, Observer& observer) {
+int run_command(const std::vector<std::string>& command, const Signals& signals) {
   // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
   // processes behind. On a terminal it has to stay in this group, to read from it.
   multinode::ChildProcess process({.arguments = command,
@@ -333,8 +284,7 @@ int run_command(const std::vector<std::string>& command, const Signals& signals,
   process.leave_group_alone();
   while (!process.poll()) {
     pollfd polled{signals.descriptor(), POLLIN, 0};
-    if (::poll(&polled, 1, static_cast<int>(observer.left().count())) < 0 && errno != EINTR) check_errno(-1, "poll");
-    observer.look();
+    if (::poll(&polled, 1, -1) < 0 && errno != EINTR) check_errno(-1, "poll");
     while (const auto info = signals.next())
       // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
       if (info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL) process.signal(static_cast<int>(info->ssi_signo));
@@ -363,40 +313,28 @@ int run_verify(int argc, const char* const* argv) {
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
   std::string sysfs = "/sys", json_file, require;
   double baseline = 1;
-  std::optional<Duration> limit;
-  const auto set_limit = [&](std::string text) {
-    if (text.ends_with('s')) text.pop_back();
-    const auto seconds = multinode::number_of<double>(text);
-    multinode::require_range("--for", seconds.value_or(0), 0.1, 86'400.0);
-    limit = Duration(*seconds);
-  };
   po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
   known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
-      "for", po::value<std::string>()->notifier(set_limit),
-      "judge after this time, as 10s; without a command: judge what runs on this machine")(
       "baseline", po::value(&baseline)->default_value(1, "1"),
-      "seconds to watch the idle machine first; its own traffic is subtracted. Without a command: 0");
+      "seconds to watch the idle machine first; its own traffic is subtracted");
   known.add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (!require.empty() && require != "rdma" && require != "tcp")
     throw UsageError("--require must be rdma or tcp, not '" + require + "'");
   multinode::require_range("--baseline", baseline, 0.0, 3600.0);
   const std::vector<std::string> command(std::min(dashes + 1, end), end);
-  if (command.empty() && (!limit || dashes != end))
-    throw UsageError(
-        "verify needs a command, after --: rdma_tune verify -- mpirun ...; or --for 10s, to judge what runs");
+  if (command.empty()) throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
   multinode::JsonLines json(json_file);
 
   const Counters idle = read_counters(sysfs);
   Counters before = idle;
-  if (baseline > 0 && !command.empty()) {
+  if (baseline > 0) {
     // A counter that is fetched once a second says nothing of a shorter time.
     std::this_thread::sleep_for(std::max<Duration>(Duration(baseline), idle.delay));
     before = read_counters(sysfs);
   }
 
   int status = 0;
-  Observer observer(sysfs, idle, before, limit);
   {
     // What comes for this process goes to the command.
     const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
@@ -405,28 +343,26 @@ int run_verify(int argc, const char* const* argv) {
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
     try {
-      if (!command.empty()) status = run_command(command, signals, observer);
+      status = run_command(command, signals);
     } catch (const multinode::StartError& e) {
       std::cerr << "rdma_tune verify: cannot run " + command.front() + ": " + std::strerror(e.error) + "\n";
       return e.status;
     }
   }
-  while (command.empty() && !observer.assessment) {
-    std::this_thread::sleep_for(observer.left());
-    observer.look();
-  }
-  if (!observer.assessment) observer.judge();
-  const Assessment& assessment = *observer.assessment;
+  std::this_thread::sleep_for(before.delay);  // hw_counters are served from a cache for as long as their `lifespan`
+  const Counters after = read_counters(sysfs);
+  const Assessment assessment = assess(idle, before, after);
+  print(std::cerr, assessment, after.problems);
   json.write({{"verdict", text_of(assessment.verdict)},
               {"reasons", assessment.reasons},
               {"rdma", json_of(assessment.rdma)},
               {"net", json_of(assessment.net)},
               {"rdma_bytes", assessment.rdma_bytes},
               {"tcp_bytes", assessment.tcp_bytes},
-              {"seconds", observer.seconds()},
-              {"command", command.empty() ? "" : command.front()},
+              {"seconds", Duration(after.when - before.when).count()},
+              {"command", command.front()},
               {"status", status},
-              {"problems", observer.last().problems}});
+              {"problems", after.problems}});
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";

@@ -24,9 +24,8 @@ TEST(RdmaTune, Table) {
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_EQ(result.out,
-            "device    firmware  board          PCI           NUMA node  nearest GPUs               net devices  kind\n"
-            "mlx5_0  28.39.1002  MT_0000000838  0000:3d:00.0          0  0000:3e:00.0 (PCI switch)  enp61s0      "
-            "hardware\n"
+            "device    firmware  board          PCI           NUMA node  net devices  kind\n"
+            "mlx5_0  28.39.1002  MT_0000000838  0000:3d:00.0          0  enp61s0      hardware\n"
             "\n"
             "device  port  link layer  state   physical  rate                  MTU  NCCL 2.28  use\n"
             "mlx5_0     1  Ethernet    ACTIVE  LinkUp    100 Gb/sec (4X EDR)  4096          3  yes, GID 3\n"
@@ -69,25 +68,16 @@ TEST(RdmaTune, Json) {
   EXPECT_EQ(port.at("gid"), "192.168.77.1");
   EXPECT_EQ(port.at("link_layer"), "Ethernet");
   EXPECT_EQ(port.at("mtu"), 1024);
-  EXPECT_EQ(json.at("exports").at(1).at("value"), "rxe0:1");
 }
 
 TEST(RdmaTune, SaysWhatNcclTakes) {
-  const std::string hidden = "Z /sys/class/infiniband/mlx5_4/ports/1 4";
-  const Tree pod = Tree::load("pod-vf"), silent = Tree::load("ipv4-link-local"), pairs = Tree::load("mlx5-pairs");
+  const Tree pod = Tree::load("pod-vf"), silent = Tree::load("ipv4-link-local");
   EXPECT_SAYS(tune(pod, {"--nccl", "2.20"}).out, "  0  yes, GID 7\n");
-  EXPECT_SAYS(tune(pod, {"--nccl", "2.21"}).out, "  fails: read types/2: EINVAL  yes, GID 7\n");
+  EXPECT_SAYS(tune(pod, {"--nccl", "2.21"}).out, "  fails      yes, GID 7\n");
   EXPECT_SAYS(tune(pod, {"--nccl", "2.26.2"}).out, "  may fail: set the index  yes, GID 7\n");
-  EXPECT_SAYS(tune(Tree("include pod-vf\n" + hidden)).out, "note: mlx5_4 port 1: empty slots before GID 7. In a pod, ");
   EXPECT_SAYS(tune(silent).out, "  3  yes, GID 5\n");
-  EXPECT_SAYS(tune(silent).out, "warning: NCCL 2.28 would not use these ports and GIDs without settings");
-  const Result range = tune(silent, {}, {{"NCCL_IB_ADDR_RANGE", "10.1.0.0/16"}});
-  EXPECT_SAYS(range.out, "  5  yes, GID 5\n");
-  EXPECT_EQ(multinode::testing::occurrences(range.out, "warning"), 0U);
-  const Result blamed = tune(pairs, {}, {{"NCCL_IB_HCA", "mlx5_7"}, {"NCCL_IB_ADDR_FAMILY", "AF_INET"}});
-  EXPECT_SAYS(blamed.out, "  not used   yes, GID 3\n");
-  EXPECT_SAYS(blamed.out,
-              "warning: NCCL_IB_HCA=mlx5_7 makes NCCL 2.28 use other ports or GIDs than rdma_tune: unset it");
+  EXPECT_SAYS(tune(silent, {}, {{"NCCL_IB_ADDR_RANGE", "10.1.0.0/16"}}).out, "  5  yes, GID 5\n");
+  EXPECT_SAYS(tune(silent, {}, {{"NCCL_IB_HCA", "mlx5_7"}}).out, "  not used   yes, GID 5\n");
 }
 
 TEST(RdmaTune, RefusesABadCommandLine) {
@@ -97,10 +87,8 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"--nonsense"}, "--nonsense"},
       {{"tabel"}, "no command 'tabel'"},
       {{"table", "more"}, "only options are expected"},
-      {{"--family", "ipv5"}, "--family must be auto, ipv4 or ipv6, not 'ipv5'"},
       {{"--subnet", "10.0.0.0/99"}, "--subnet must be a network such as"},
       {{"--sysfs", sys, "--device", "mlx5_7"}, "--device: there is no mlx5_7, but mlx5_0, mlx5_1"},
-      {{"--sysfs", sys, "--subnet", "fd00::/8", "--family", "ipv4"}, "--subnet fd00::/8 is not of the --family"},
       {{"--nccl", "new"}, "--nccl must be a version such as"},
       {{"--sysfs", sys, "--json", "/nowhere/x"}, "/nowhere/x"},
       {{"--sysfs", "/nowhere"}, "--sysfs: /nowhere is not a folder: give one laid out like /sys"},
@@ -114,8 +102,6 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"verify", "--"}, "verify needs a command, after --"},
       {{"verify", "true"}, "only options are expected"},
       {{"exec", "--require", "tcp", "--", "true"}, "--require must be rdma, not 'tcp'"},
-      {{"verify", "--for", "1s", "--"}, "verify needs a command, after --"},
-      {{"verify", "--for", "ever"}, "--for must be from"},
       {{"verify", "--require", "ib", "--", "true"}, "--require must be rdma or tcp, not 'ib'"},
       {{"verify", "--baseline", "-1", "--", "true"}, "--baseline must be from"},
       {{"verify", "--baseline", "nan", "--", "true"}, "--baseline must be from"},

@@ -6,7 +6,6 @@
 #include <multinode/base/text.hpp>
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -78,21 +77,11 @@ TEST(System, HardwareAndItsPlace) {
   const Device& hca = device(system, "mlx5_0");
   EXPECT_EQ(hca.pci, "0000:3d:00.0");
   EXPECT_EQ(hca.numa_node, 0);
-  ASSERT_EQ(system.gpus.size(), 2U);
-  EXPECT_EQ(system.gpus[1].numa_node, 1);
-  EXPECT_EQ(distance(system, hca.pci, "0000:3e:00.0"), 0);
-  EXPECT_EQ(distance(system, hca.pci, "0000:af:00.0"), 2);
-  EXPECT_EQ(distance(system, hca.pci, "0000:99:00.0"), 3);
-  EXPECT_EQ(distance(system, "", ""), 3);
+  EXPECT_TRUE(system.has_gpu);
+  // Behind a domain of five digits, as Intel's VMD makes them.
+  EXPECT_TRUE(read_system(Tree("gpu pci10000:00/10000:00:02.0/10000:3b:00.0 1").sys()).has_gpu);
   EXPECT_TRUE(net_device(system, "eth0").has_default_route);
   EXPECT_EQ(joined(system.problems), "");
-}
-
-TEST(System, BehindADomainOfFiveDigits) {  // as Intel's VMD makes them
-  const System system = read_system(Tree("gpu pci10000:00/10000:00:02.0/10000:3b:00.0 1").sys());
-  ASSERT_EQ(system.gpus.size(), 1U);
-  EXPECT_EQ(system.gpus[0].pci, "10000:3b:00.0");
-  EXPECT_EQ(distance(system, "10000:3b:00.0", "10000:00:02.0"), 3);
 }
 
 TEST(System, InNaturalOrder) {
@@ -107,7 +96,7 @@ TEST(System, InNaturalOrder) {
 TEST(System, NothingThere) {
   const Tree tree;
   const System system = read_system(tree.sys());
-  EXPECT_TRUE(system.devices.empty() && system.net_devices.empty() && system.gpus.empty() && system.problems.empty());
+  EXPECT_TRUE(system.devices.empty() && system.net_devices.empty() && !system.has_gpu && system.problems.empty());
   EXPECT_THROW(read_system(tree.sys() / "nothing"), multinode::UsageError);
 }
 
@@ -143,14 +132,6 @@ TEST(System, GarbageIsUnknown) {
   ASSERT_EQ(bad.ports[0].gids.size(), 4U);
   EXPECT_EQ(bad.ports[0].gids[3].type, GidType::unknown);
   EXPECT_EQ(bad.ports[0].gids[3].net_device, "");
-}
-
-TEST(System, AFifoDoesNotHoldItUp) {
-  const Tree tree = Tree::load("mlx5-pairs");
-  const auto state = tree.sys() / "class/infiniband/mlx5_0/ports/1/state";
-  std::filesystem::remove(state);
-  ASSERT_EQ(mkfifo(state.c_str(), 0600), 0);
-  EXPECT_EQ(device(read_system(tree.sys()), "mlx5_0").ports.at(0).state, "");
 }
 
 TEST(Gid, KindsOfAddresses) {

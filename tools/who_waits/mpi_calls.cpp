@@ -236,8 +236,9 @@ void give_statuses(MPI_Status*& wanted, std::size_t count, Statuses& own) {
 }
 
 // Sends, receives, probes, and their forms that return at once.
-template <Kind kind, int comm, class... A>
-INLINE int message(A... a) {
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::message) INLINE int wrapped(A... a) {
+  constexpr int comm = fields_of(kind).communicator;
   std::tuple<A...> all(a...);
   auto& last = std::get<sizeof...(A) - 1>(all);
   constexpr bool has_status = std::is_same_v<decltype(last), MPI_Status*&>, has_data = comm >= 5;
@@ -301,7 +302,7 @@ INLINE int message(A... a) {
 
 // Waits and tests for requests: for all, any or some of them.
 template <Kind kind, class... A>
-INLINE int waiting(A... a) {
+requires(fields_of(kind).wrapper == Wrapper::waiting) INLINE int wrapped(A... a) {
   std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
   constexpr bool many = std::is_same_v<std::tuple_element_t<0, std::tuple<A...>>, int>;
@@ -413,9 +414,10 @@ void pieces(MPI_Comm comm, const Communicator& where, const Call& call, const st
   keep_pieces(call, from, to);
 }
 
-// The next collective of a communicator. `root` and `count`: the places of these arguments, or -1.
-template <Kind kind, int root, int count, class... A>
+// The next collective of a communicator.
+template <Kind kind, class... A>
 Call in_turn(MPI_Comm comm, A... a) {
+  constexpr int root = fields_of(kind).root, count = fields_of(kind).count;
   Call call;
   if (skips()) return call;
   const std::tuple<A...> all(a...);
@@ -454,13 +456,13 @@ Call in_turn(MPI_Comm comm, A... a) {
   return call;
 }
 
-template <Kind kind, int root, int count, class... A>
-INLINE int collective(A... a) {
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::collective && !named<kind>("", "_init")) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
   constexpr bool starts = std::is_same_v<decltype(std::get<last>(all)), MPI_Request* const&>;
   const MPI_Comm comm = std::get<last - starts>(all);
-  const Call call = in_turn<kind, root, count>(comm, a...);
+  const Call call = in_turn<kind>(comm, a...);
   const Inside in(call);
   const int result = next<kind, int>(a...);
   used(call, comm, result);
@@ -471,12 +473,12 @@ INLINE int collective(A... a) {
 
 // Each start of a persistent collective counts as a collective, in a communicator of its request. The call that makes
 // the request counts as one in `comm`.
-template <Kind kind, int root, int count, class... A>
-INLINE int persistent(A... a) {
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::collective && named<kind>("", "_init")) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
   const MPI_Comm comm = std::get<last - 2>(all);
-  Call call = in_turn<kind, root, count>(comm, a...);
+  Call call = in_turn<kind>(comm, a...);
   const int result = next_inside<kind, int>(call, a...);
   used(call, comm, result);
   const Communicator* const where = result == MPI_SUCCESS && call.kind != Kind::none ? communicator(comm) : nullptr;
@@ -490,8 +492,8 @@ INLINE int persistent(A... a) {
 
 // A new communicator: its id is made of its parent's, of the number of the call that made it, and of its members.
 template <Kind kind, class... A>
-INLINE int create(MPI_Comm comm, A... a) {
-  const Call call = in_turn<kind, -1, -1>(comm);
+requires(fields_of(kind).wrapper == Wrapper::create) INLINE int wrapped(MPI_Comm comm, A... a) {
+  const Call call = in_turn<kind>(comm);
   const int result = next_inside<kind, int>(call, comm, a...);
   used(call, comm, result);
   if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
@@ -510,7 +512,8 @@ INLINE int create(MPI_Comm comm, A... a) {
 
 // MPI_Intercomm_create: its leaders exchange a message.
 template <Kind kind>
-INLINE int join(MPI_Comm local, int leader, MPI_Comm world_of_leaders, int other, int tag, MPI_Comm* made) {
+requires(fields_of(kind).wrapper == Wrapper::join) INLINE
+    int wrapped(MPI_Comm local, int leader, MPI_Comm world_of_leaders, int other, int tag, MPI_Comm* made) {
   Call call;
   if (Communicator* const where = skips() ? nullptr : communicator(local)) {
     call = {.kind = kind, .tag = tag, .root = leader};
@@ -529,7 +532,7 @@ INLINE int join(MPI_Comm local, int leader, MPI_Comm world_of_leaders, int other
 
 // A communicator that its members alone make: they are known before it.
 template <Kind kind, class... A>
-INLINE int form(A... a) {
+requires(fields_of(kind).wrapper == Wrapper::form) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
   constexpr bool of_world =
       std::is_same_v<std::tuple_element_t<sizeof...(A) - 2, std::tuple<A...>>, int> && sizeof...(A) == 4;
@@ -561,10 +564,11 @@ INLINE int form(A... a) {
 }
 
 // A window or file: it has the members of its communicator.
-template <Kind kind, int comm, class... A>
-INLINE int make(A... a) {
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::make) INLINE int wrapped(A... a) {
+  constexpr int comm = fields_of(kind).communicator;
   const std::tuple<A...> all(a...);
-  const Call call = in_turn<kind, -1, -1>(std::get<comm>(all));
+  const Call call = in_turn<kind>(std::get<comm>(all));
   const int result = next_inside<kind, int>(call, a...);
   used(call, std::get<comm>(all), result);
   if (result == MPI_SUCCESS && call.kind != Kind::none)
@@ -586,12 +590,12 @@ std::uintptr_t handle_in(const std::tuple<A...>& all) {
 }
 
 // A collective of a window or file.
-template <Kind kind, int place, class... A>
-INLINE int ordered(A... a) {
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::ordered) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
   constexpr bool starts = named<kind>("MPI_File_i", "");
-  const std::uintptr_t handle = handle_in<place>(all);
+  const std::uintptr_t handle = handle_in<fields_of(kind).object>(all);
   Call call;
   if (Communicator* const where = skips() ? nullptr : find(handle)) call.kind = base(kind), where->next(call);
   const int result = next_inside<kind, int>(call, a...);
@@ -603,14 +607,15 @@ INLINE int ordered(A... a) {
   return result;
 }
 
-// Other calls that may wait, of a window, file or communicator, or of none (-1), for a rank or for none.
-template <Kind kind, int place, int peer, class... A>
-INLINE int single(A... a) {
+// Other calls that may wait, of a window, file or communicator, or of none, for a rank or for none.
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) {
+  constexpr int object = fields_of(kind).object, peer = fields_of(kind).peer;
   const std::tuple<A...> all(a...);
   Call call{.kind = skips() ? Kind::none : base(kind)};
   [[maybe_unused]] std::uintptr_t handle = 0, lock = 0;
-  if constexpr (place >= 0) {
-    handle = handle_in<place>(all);
+  if constexpr (object >= 0) {
+    handle = handle_in<object>(all);
     const Communicator* const where = call.kind == Kind::none ? nullptr : find(handle);
     call.communicator = where ? where->id : uncertain_id;
     if constexpr (peer >= 0) call.peer = where ? where->world_rank(std::get<peer>(all)) : unknown;
@@ -635,7 +640,7 @@ INLINE int single(A... a) {
 
 // All who start or end MPI.
 template <Kind kind, class... A>
-INLINE int everyone(A... a) {
+requires(fields_of(kind).wrapper == Wrapper::everyone) INLINE int wrapped(A... a) {
   constexpr bool starts = kind != Kind::MPI_Finalize;
   if (!starts) --running;
 #ifdef OPEN_MPI
@@ -672,7 +677,7 @@ INLINE int everyone(A... a) {
 
 #if MPI_VERSION >= 4
 template <Kind kind, class... A>
-INLINE int session(A... a) {
+requires(fields_of(kind).wrapper == Wrapper::session) INLINE int wrapped(A... a) {
   constexpr bool starts = kind == Kind::MPI_Session_init;
   const bool first = starts ? running.fetch_add(1) == 0 : running.fetch_sub(1) == 1;
   const int result = next_inside<kind, int>({.kind = kind}, a...);
@@ -707,15 +712,10 @@ using namespace who_waits;
 #pragma GCC visibility push(default)
 extern "C" {
 #define ONLY_OF_THIS_MPI
-#define X WRAP
-#define Y(...)
+#define CALL WRAP
 #include "calls.inc"
 #if MPI_VERSION >= 4
-#define X(...)
-#define Y(...)
-#define N(...)
-#define L WRAP_LARGE
-#define M WRAP_LARGE
+#define CALL_C WRAP_LARGE
 #include "calls.inc"
 #endif
 
@@ -761,21 +761,16 @@ int MPI_Keyval_create(MPI_Copy_function* copy, MPI_Delete_function* remove, int*
   return REAL(MPI_Keyval_create)(copy, remove, key, state);
 }
 
-#define SECOND_NAME(parameters, name, ...) extern decltype(name) P##name __attribute__((alias(#name)));
-#define X SECOND_NAME
-#define Y(...)
+#define SECOND_NAME(name, parameters) extern decltype(name) P##name __attribute__((alias(#name)));
+#define CALL SECOND_NAME
 #include "calls.inc"
 #if MPI_VERSION >= 4
-#define SECOND_NAME_LARGE(parameters, name, ...) SECOND_NAME(parameters, name##_c)
-#define X(...)
-#define Y(...)
-#define N(...)
-#define L SECOND_NAME_LARGE
-#define M SECOND_NAME_LARGE
+#define SECOND_NAME_LARGE(name, parameters) SECOND_NAME(name##_c, parameters)
+#define CALL_C SECOND_NAME_LARGE
 #include "calls.inc"
 #endif
-SECOND_NAME(1, MPI_Request_free)
-SECOND_NAME(1, MPI_Start)
-SECOND_NAME(2, MPI_Startall)
-SECOND_NAME(1, MPI_Cancel)
+SECOND_NAME(MPI_Request_free, 1)
+SECOND_NAME(MPI_Start, 1)
+SECOND_NAME(MPI_Startall, 2)
+SECOND_NAME(MPI_Cancel, 1)
 }

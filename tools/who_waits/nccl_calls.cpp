@@ -42,7 +42,7 @@ void created(ncclComm_t comm, std::uint64_t id, int size, int rank) {
 }
 
 template <Kind kind, class... A>
-INLINE ncclResult_t collective(A... all) {
+requires(fields_of(kind).wrapper == Wrapper::collective) INLINE ncclResult_t wrapped(A... all) {
   const auto type = argument(ncclNumTypes, all...);
   const Call call =
       next_in(argument(ncclComm_t{}, all...), {.kind = kind,
@@ -53,8 +53,8 @@ INLINE ncclResult_t collective(A... all) {
 }
 
 template <Kind kind, class Data>
-INLINE ncclResult_t message(Data data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                            cudaStream_t stream) {
+requires(fields_of(kind).wrapper == Wrapper::message) INLINE ncclResult_t
+    wrapped(Data data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   Call call{.kind = kind, .peer = peer, .tag = stream_tag(stream), .bytes = bytes_of(count, type)};
   last_tag = call.tag;
   if (!off()) {
@@ -69,7 +69,8 @@ INLINE ncclResult_t message(Data data, std::size_t count, ncclDataType_t type, i
 }
 
 template <Kind kind, class... Config>
-INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int rank, Config... config) {
+requires(fields_of(kind).wrapper == Wrapper::initialize) INLINE ncclResult_t
+    wrapped(ncclComm_t* comm, int size, ncclUniqueId id, int rank, Config... config) {
   std::uint64_t hash = 0, words[sizeof id / 8];
   std::memcpy(words, &id, sizeof id);
   for (const std::uint64_t word : words) hash = mix(hash, word);
@@ -80,7 +81,8 @@ INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int 
 }
 
 template <Kind kind, class Config>
-INLINE ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* made, Config config) {
+requires(fields_of(kind).wrapper == Wrapper::split) INLINE ncclResult_t
+    wrapped(ncclComm_t comm, int color, int key, ncclComm_t* made, Config config) {
   const Call call = next_in(comm, {.kind = kind});
   const auto result = next_inside<kind, ncclResult_t>(call, comm, color, key, made, config);
   int size = 0, rank = 0;
@@ -101,7 +103,7 @@ std::int32_t wait_tag(A... all) {
 }
 
 template <Kind kind, class... A>
-INLINE auto waiting(A... all) {
+requires(fields_of(kind).wrapper == Wrapper::waiting) INLINE auto wrapped(A... all) {
   using Result = std::conditional_t<name_of(kind)[0] == 'n', ncclResult_t, cudaError_t>;
   Call call{.kind = kind, .tag = wait_tag<kind>(all...), .bytes = argument(std::size_t{0}, all...)};
   if (const Communicator* const known = off() ? nullptr : find(handle_of(argument(ncclComm_t{}, all...))))
@@ -112,7 +114,7 @@ INLINE auto waiting(A... all) {
 }
 
 template <Kind kind, class... A>
-INLINE cudaError_t asking(A... all) {
+requires(fields_of(kind).wrapper == Wrapper::asking) INLINE cudaError_t wrapped(A... all) {
   const auto result = next<kind, cudaError_t>(all...);
   if (result == cudaErrorNotReady) poll({.kind = kind, .tag = wait_tag<kind>(all...)});
   return result;
@@ -126,8 +128,7 @@ using namespace who_waits;
 
 #pragma GCC visibility push(default)
 extern "C" {
-#define X(...)
-#define Y WRAP
+#define GPU_CALL WRAP
 #include "calls.inc"
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   forget(handle_of(comm));

@@ -17,8 +17,8 @@ namespace who_waits {
 // The calls that are recorded: the number of each is its place in this list.
 enum class Kind : std::uint32_t {
   none,
-#define X(parameters, name, ...) name,
-#define Y(parameters, name, ...) name,
+#define CALL(name, parameters) name,
+#define GPU_CALL CALL
 #include "calls.inc"
   count
 };
@@ -28,17 +28,34 @@ constexpr Kind base(Kind kind) { return static_cast<Kind>(static_cast<std::uint3
 // receive: also a probe; busy: a collective on a file or window, in which a rank may still make progress; wait_all and
 // wait_any: for requests; device: CUDA's waits.
 enum class Role : std::uint32_t { other, send, receive, both, collective, busy, wait_all, wait_any, device };
-constexpr struct {
-  const char* name;
-  Role role;
-} calls[] = {{"nothing", Role::other},
-#define X(parameters, name, role, ...) {#name, Role::role},
-#define Y(parameters, name, role, ...) {#name, Role::role},
+// The function wrapped() in mpi_calls.cpp or nccl_calls.cpp that records a call and makes it.
+// clang-format off
+enum class Wrapper { none, everyone, session, message, waiting, collective, create, join, form, make, ordered, single,
+                     initialize, split, asking };
+// clang-format on
+
+// What calls.inc says of a call. The numbers are places of arguments, from 0; -1: none, or it may differ by rank.
+struct CallFields {
+  const char* name = "nothing";
+  Role role = Role::other;
+  Wrapper wrapper = Wrapper::none;
+  int communicator = -1;       // of a message, which has peer and tag before it, or of a new window or file
+  int root = -1, count = -1;   // of a collective (of a gather or scatter: not at its root); the type is behind it
+  int object = -1, peer = -1;  // the window, file or communicator that the call uses, and a rank there
+};
+inline constexpr auto calls = [] {
+  std::array<CallFields, static_cast<std::size_t>(Kind::count) + 1> all{};
+  CallFields fields;
+#define FIELDS(...) fields = {__VA_ARGS__};
+#define CALL(called, parameters) fields.name = #called, all[static_cast<std::size_t>(Kind::called)] = fields;
+#define GPU_CALL CALL
 #include "calls.inc"
-             {"an unknown call", Role::other}};
-constexpr const auto& row_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(base(kind), Kind::count))]; }
-constexpr const char* name_of(Kind kind) { return row_of(kind).name; }
-constexpr Role role_of(Kind kind) { return row_of(kind).role; }
+  all.back().name = "an unknown call";
+  return all;
+}();
+constexpr const auto& fields_of(Kind kind) { return calls[std::size_t(std::min(base(kind), Kind::count))]; }
+constexpr const char* name_of(Kind kind) { return fields_of(kind).name; }
+constexpr Role role_of(Kind kind) { return fields_of(kind).role; }
 
 // Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
 constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;

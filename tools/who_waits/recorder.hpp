@@ -4,6 +4,8 @@
 #include "record.hpp"
 
 #include <dlfcn.h>
+#include <boost/preprocessor/arithmetic/dec.hpp>
+#include <boost/preprocessor/arithmetic/inc.hpp>
 #include <boost/preprocessor/repetition/enum.hpp>
 #include <boost/preprocessor/repetition/enum_params.hpp>
 
@@ -115,13 +117,13 @@ Signature<R, A...> signature(R(A...));
 
 }  // namespace who_waits
 
-// WRAP(6, MPI_Send, send, message, 5) defines MPI_Send, which has 6 parameters, as message<Kind::MPI_Send, 5>.
-#define WRAP(parameters, name, role, wrapper, ...)                                              \
-  decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) {          \
-    return wrapper<Kind::name __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \
+// WRAP(MPI_Send, 6) defines MPI_Send, which has 6 parameters, as wrapped<Kind::MPI_Send>.
+#define WRAP(name, parameters)                                                         \
+  decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) { \
+    return wrapped<Kind::name>(BOOST_PP_ENUM_PARAMS(parameters, a));                   \
   }
-#define WRAP_LARGE(parameters, name, role, wrapper, ...)                                               \
-  decltype(signature(name##_c))::Result name##_c(BOOST_PP_ENUM(parameters, PARAMETER, name##_c)) {     \
-    return wrapper<large(Kind::name) __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \
+#define WRAP_LARGE(name, parameters)                                                               \
+  decltype(signature(name##_c))::Result name##_c(BOOST_PP_ENUM(parameters, PARAMETER, name##_c)) { \
+    return wrapped<large(Kind::name)>(BOOST_PP_ENUM_PARAMS(parameters, a));                        \
   }
 #define PARAMETER(z, i, name) std::tuple_element_t<i, decltype(signature(name))::Arguments> a##i

@@ -38,14 +38,9 @@ std::string planted(const std::string& call, int number) {
   return kind;
 }
 
-// Where calls.inc says that arguments are. NCCL's calls have the root as their only int, the count as their size_t.
-template <int... places>
-struct Places {
-  static constexpr std::array<int, sizeof...(places) + 2> all{places..., -1, -1};
-};
-
-template <Kind kind, class P, class... A>
-auto mistaken(A... a) {
+// NCCL's calls have the root as their only int, the count as their size_t.
+template <Kind kind, class... A>
+auto wrapped(A... a) {
 #ifdef WITH_NCCL
   using Result = std::conditional_t<name_of(kind)[0] == 'n', ncclResult_t,
                                     std::conditional_t<name_of(kind)[0] == 'c', cudaError_t, int>>;
@@ -58,7 +53,7 @@ auto mistaken(A... a) {
   if (what == "skip") return Result{};
   if (what == "barrier") return static_cast<Result>(MPI_Barrier(MPI_COMM_WORLD));
   std::tuple<A...> all(a...);
-  constexpr auto place = P::all;
+  constexpr CallFields fields = fields_of(kind);
   if constexpr (name_of(kind)[0] == 'n') {
     const auto change = [&](auto& argument) {
       if constexpr (std::is_same_v<decltype(argument), int&>) argument += what == "root";
@@ -66,10 +61,10 @@ auto mistaken(A... a) {
     };
     std::apply([&](auto&... one) { (change(one), ...); }, all);
   } else if constexpr (role_of(kind) == Role::collective) {
-    if constexpr (place[1] >= 0 && place[0] >= 0) std::get<place[0]>(all) += what == "root";
-    if constexpr (place[1] >= 0) std::get<place[1]>(all) /= what == "count" ? 2 : 1;
+    if constexpr (fields.count >= 0 && fields.root >= 0) std::get<fields.root>(all) += what == "root";
+    if constexpr (fields.count >= 0) std::get<fields.count>(all) /= what == "count" ? 2 : 1;
   } else if constexpr (role_of(kind) == Role::send || role_of(kind) == Role::receive || role_of(kind) == Role::both) {
-    std::get<place[0] - 1>(all) += what == "tag";
+    std::get<fields.communicator - 1>(all) += what == "tag";
   }
   return std::apply(next, all);
 }
@@ -78,14 +73,10 @@ auto mistaken(A... a) {
 
 #pragma GCC visibility push(default)
 extern "C" {
-#define X(parameters, name, role, wrapper, ...) WRAP(parameters, name, role, mistaken, Places<__VA_ARGS__>)
+#define CALL WRAP
 #ifdef WITH_NCCL
-#define Y X
-#else
-#define Y(...)
+#define GPU_CALL WRAP
 #endif
-#define L X
-#define N(...)
-#define M(...)
+#define ONLY_OF_THIS_MPI
 #include "calls.inc"
 }
