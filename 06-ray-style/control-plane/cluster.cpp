@@ -4,6 +4,7 @@
 #include "head_node_keeper.hpp"
 #include "lease.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
@@ -13,7 +14,6 @@
 #include <multinode/store/rendezvous_file.hpp>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -95,7 +95,7 @@ int status(int argc, const char* const* argv) {
   if (!options.parse(argc, argv)) return multinode::exit_right;
   for (multinode::Deadline deadline(60s);; std::this_thread::sleep_for(50ms)) {
     try {
-      const json status = json::parse(options.connect().get("status", 5s));
+      const json status = multinode::from_msgpack(options.connect().get("status", 5s));
       if (const int count = status.at("nodes"); count < wanted)
         throw std::runtime_error(fmt::format("{} of {} nodes came within 60 s", count, wanted));
       std::cout << status.at("text").get<std::string>() << std::flush;
@@ -133,20 +133,20 @@ int run(int argc, const char* const* argv) {
   place.port = server.port();
   multinode::TcpStore job_store(place, 5s, {.token = place.token});
   const std::string name = "job/" + std::to_string(store.add("job", 1));
-  const json environment = {{"PWD", fs::current_path()}, {"CLUSTER_STORE", with_token(place)}};
+  const json environment = {{"PWD", fs::current_path().string()}, {"CLUSTER_STORE", with_token(place)}};
   const json job = {
       {"command", command}, {"environment", environment}, {"workers", workers}, {"max_failures", failures}};
-  Sender(store, name + "/from").send_with_will(job.dump());
+  Sender(store, name + "/from").send_with_will(multinode::to_msgpack(job));
   Receiver in(store, name + "/to");
   for (std::vector<Receiver> outputs;;) {
     const auto text = in.receive(turn);
     for (Receiver& output : outputs)  // what the processes have printed before the head says something about them
       for (; const auto lines = output.receive(); output.acknowledge()) std::cout << *lines << std::flush;
-    const json message = text ? json::parse(*text) : json::object();
+    const json message = text ? multinode::from_msgpack(*text) : json::object();
     if (message.contains("attempt")) {
       outputs.clear();
       for (int rank = 0; rank < workers; ++rank)
-        outputs.emplace_back(job_store, fmt::format("output/{}/{}", message["attempt"].dump(), rank));
+        outputs.emplace_back(job_store, fmt::format("output/{}/{}", message["attempt"].get<int>(), rank));
     }
     if (message.contains("say")) std::cout << message["say"].get<std::string>() + "\n" << std::flush;
     if (!std::cout) return multinode::exit_right;  // main() says why

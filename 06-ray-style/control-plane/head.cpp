@@ -3,6 +3,7 @@
 #include "lease.hpp"
 #include "scheduler.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/net/socket.hpp>
 
 namespace cluster {
@@ -28,7 +29,7 @@ class Head {
       read(nodes_, [&](auto node, const std::string& text) { return on_node_message(node, text); });
       read(clients_, [&](auto job, const std::string& text) { return on_client_message(job, text); });
       scheduler_.tick();
-      store_.set("status", json{{"nodes", scheduler_.node_count()}, {"text", scheduler_.status()}}.dump());
+      store_.set("status", multinode::to_msgpack({{"nodes", scheduler_.node_count()}, {"text", scheduler_.status()}}));
       std::string reason;
       if (signals.next()) reason = "a signal came";
       try {
@@ -55,7 +56,8 @@ class Head {
   };
 
   static void send(Peers& peers, std::int64_t number, const json& message) {
-    if (const auto found = peers.all.find(number); found != peers.all.end()) found->second.out.send(message.dump());
+    if (const auto found = peers.all.find(number); found != peers.all.end())
+      found->second.out.send(multinode::to_msgpack(message));
   }
 
   // `on_message` takes a message, or "" if there is none, and returns whether the sender stays.
@@ -86,7 +88,7 @@ class Head {
       return scheduler_.lose(node, "no word from it for " + multinode::to_text(silence), 0ms), false;
     if (text == gone)  // a broken link closes a connection, too, and leaves the processes running
       return scheduler_.lose(node, "its connection closed", lease), false;
-    const json message = text.empty() ? json::object() : json::parse(text);
+    const json message = text.empty() ? json::object() : multinode::from_msgpack(text);
     if (message.contains("cpus")) scheduler_.join(node, message);
     if (message.contains("status")) scheduler_.on_process_end(node, message);
     return true;
@@ -95,7 +97,7 @@ class Head {
   bool on_client_message(std::int64_t job, const std::string& text) {
     if (text == gone) return scheduler_.stop(job), false;
     if (text.empty()) return scheduler_.has_job(job) || Clock::now() - clients_.all.at(job).heard < silence;
-    const json message = json::parse(text);
+    const json message = multinode::from_msgpack(text);
     scheduler_.submit(
         job, {message.at("command"), message.at("environment"), message.at("workers"), message.at("max_failures")});
     return true;

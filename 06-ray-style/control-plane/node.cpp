@@ -2,11 +2,10 @@
 #include "head_node_keeper.hpp"
 #include "lease.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/process/child_process.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <list>
 
@@ -24,7 +23,7 @@ std::vector<std::string> environment_of(const json& start, std::size_t local) {
   multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
   variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
   for (const auto& [name, value] : start.at("environment").items())
-    variables[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    variables[name] = value.is_string() ? value.get<std::string>() : multinode::json_text(value);
   variables["RANK"] = std::to_string(start.at("first_rank").get<std::size_t>() + local);
   variables["LOCAL_RANK"] = std::to_string(local);
   std::vector<std::string> result;
@@ -92,7 +91,7 @@ class Node {
         return true;
       });
       const auto text = from_head_.receive(turn);
-      const json message = text ? json::parse(*text) : json::object();
+      const json message = text ? multinode::from_msgpack(*text) : json::object();
       if (message.contains("welcome")) log("joined the head as " + name_);
       if (message.contains("start"))
         for (std::size_t local = 0; local < message.at("count"); ++local)
@@ -108,7 +107,7 @@ class Node {
   // Each message that the head's store acknowledges renews the lease, counted from the time when it was sent.
   void send(const json& message) {
     const auto sent = Clock::now();
-    to_head_.send_with_will(message.dump());
+    to_head_.send_with_will(multinode::to_msgpack(message));
     if (Clock::now() >= leased_until_)
       throw multinode::StoreLost("it acknowledged no message for " + multinode::to_text(lease));
     leased_until_ = sent + lease;

@@ -11,7 +11,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <regex>
 #include <sstream>
 
 namespace kills_test {
@@ -57,17 +56,17 @@ class Kills : public ClusterTest {
 
   // Waits for the next line of the job's output with `pattern`. Returns what its group matched.
   std::string wait_for(const std::string& pattern) {
-    const std::regex regex(pattern);
     std::string text;
-    std::smatch match;
+    multinode::testing::Match match;
     multinode::testing::soon([&] {
       const bool running = is_running(client_->pid());
       text = multinode::testing::text_of(record_).substr(read_);
-      return std::regex_search(text, match, regex) || !running;
+      match = multinode::testing::match_in(text, pattern);
+      return !match.empty() || !running;
     });
     if (match.empty()) throw std::runtime_error("no '" + pattern + "' in the rest of the output:\n" + text);
-    read_ += static_cast<std::size_t>(match.position() + match.length());
-    return match[1];
+    read_ += text.find(match[0]) + match[0].size();
+    return match.size() > 1 ? match[1] : "";
   }
   std::string wait_for_parameters() { return wait_for("parameters: ([0-9a-f]{16}) on every rank"); }
 

@@ -1,10 +1,12 @@
 // The scheduler with nodes that only collect their messages, and a clock that the test moves.
 #include "control-plane/scheduler.hpp"
 
+#include <test/support/json_lines.hpp>
+#include <test/support/says.hpp>
+
 #include <gtest/gtest.h>
 
 #include <random>
-#include <regex>
 
 namespace scheduler_test {
 
@@ -45,10 +47,9 @@ class SchedulerTest : public ::testing::Test {
   int used() const {
     int sum = 0;
     const std::string text = scheduler.status();
-    const std::regex cpus("([-0-9]+)/([0-9]+) *\n");
-    for (std::sregex_iterator at(text.begin(), text.end(), cpus), end; at != end; ++at) {
-      const int here = std::stoi((*at)[1]);
-      EXPECT_TRUE(0 <= here && here <= std::stoi((*at)[2])) << text;
+    for (const auto& cpus : multinode::testing::matches_in(text, "([-0-9]+)/([0-9]+) *\n")) {
+      const int here = std::stoi(cpus[1]);
+      EXPECT_TRUE(0 <= here && here <= std::stoi(cpus[2])) << text;
       sum += here;
     }
     return sum;
@@ -62,7 +63,7 @@ class SchedulerTest : public ::testing::Test {
   Scheduler scheduler{{.to_node = [this](auto node, const json& message) { to_node[node].push_back(message); },
                        .to_client =
                            [this](auto job, const json& message) {
-                             EXPECT_FALSE(ends.contains(job)) << "after its end: " << message;
+                             EXPECT_FALSE(ends.contains(job)) << "after its end: " << multinode::json_text(message);
                              if (message.contains("say")) said[job].push_back(message["say"]);
                              if (message.contains("end")) ends[job] = message["end"];
                            },
