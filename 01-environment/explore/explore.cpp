@@ -5,6 +5,7 @@
 #include "explore/probes.hpp"
 
 #include <multinode/base/program_options.hpp>
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 #include <multinode/world/program.hpp>
@@ -116,7 +117,7 @@ int explore_world(World& world, const Options& options) {
 }  // namespace
 }  // namespace explore
 
-int explore_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   using namespace explore;
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};

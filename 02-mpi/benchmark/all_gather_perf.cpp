@@ -42,4 +42,4 @@ const perf::Collective all_gather = {
 
 }  // namespace all_gather_perf
 
-int all_gather_perf_main(int argc, char** argv) { return perf::run(all_gather_perf::all_gather, argc, argv); }
+int main(int argc, char** argv) { return perf::run(all_gather_perf::all_gather, argc, argv); }

@@ -43,4 +43,4 @@ const perf::Collective all_reduce = {
 
 }  // namespace all_reduce_perf
 
-int all_reduce_perf_main(int argc, char** argv) { return perf::run(all_reduce_perf::all_reduce, argc, argv); }
+int main(int argc, char** argv) { return perf::run(all_reduce_perf::all_reduce, argc, argv); }

@@ -58,4 +58,4 @@ const perf::Collective alltoall = {
 
 }  // namespace alltoall_perf
 
-int alltoall_perf_main(int argc, char** argv) { return perf::run(alltoall_perf::alltoall, argc, argv); }
+int main(int argc, char** argv) { return perf::run(alltoall_perf::alltoall, argc, argv); }

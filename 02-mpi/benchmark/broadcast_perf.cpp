@@ -50,4 +50,4 @@ const perf::Collective broadcast = {
 
 }  // namespace broadcast_perf
 
-int broadcast_perf_main(int argc, char** argv) { return perf::run(broadcast_perf::broadcast, argc, argv); }
+int main(int argc, char** argv) { return perf::run(broadcast_perf::broadcast, argc, argv); }

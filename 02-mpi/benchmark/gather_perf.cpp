@@ -57,4 +57,4 @@ const perf::Collective gather = {
 
 }  // namespace gather_perf
 
-int gather_perf_main(int argc, char** argv) { return perf::run(gather_perf::gather, argc, argv); }
+int main(int argc, char** argv) { return perf::run(gather_perf::gather, argc, argv); }

@@ -49,4 +49,4 @@ const perf::Collective reduce = {
 
 }  // namespace reduce_perf
 
-int reduce_perf_main(int argc, char** argv) { return perf::run(reduce_perf::reduce, argc, argv); }
+int main(int argc, char** argv) { return perf::run(reduce_perf::reduce, argc, argv); }

@@ -49,6 +49,4 @@ const perf::Collective reduce_scatter = {
 
 }  // namespace reduce_scatter_perf
 
-int reduce_scatter_perf_main(int argc, char** argv) {
-  return perf::run(reduce_scatter_perf::reduce_scatter, argc, argv);
-}
+int main(int argc, char** argv) { return perf::run(reduce_scatter_perf::reduce_scatter, argc, argv); }

@@ -59,4 +59,4 @@ const perf::Collective scatter = {
 
 }  // namespace scatter_perf
 
-int scatter_perf_main(int argc, char** argv) { return perf::run(scatter_perf::scatter, argc, argv); }
+int main(int argc, char** argv) { return perf::run(scatter_perf::scatter, argc, argv); }

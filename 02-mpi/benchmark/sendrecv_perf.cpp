@@ -62,4 +62,4 @@ const perf::Collective sendrecv = {
 
 }  // namespace sendrecv_perf
 
-int sendrecv_perf_main(int argc, char** argv) { return perf::run(sendrecv_perf::sendrecv, argc, argv); }
+int main(int argc, char** argv) { return perf::run(sendrecv_perf::sendrecv, argc, argv); }

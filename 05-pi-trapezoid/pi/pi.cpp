@@ -309,7 +309,7 @@ int bench(const multinode::CommonOptions& common, World& world) {
 }  // namespace
 }  // namespace trapezoid
 
-int pi_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   using namespace trapezoid;
   Options options;
   multinode::CommonOptions common;
