@@ -6,6 +6,7 @@
 
 #include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
@@ -105,7 +106,7 @@ int explore_world(World& world, const Options& options) {
 }  // namespace
 }  // namespace explore
 
-int explore_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   using namespace explore;
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};

@@ -41,7 +41,7 @@ std::optional<int> run_as_init() {
 
 }  // namespace
 
-int mnrun_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   for (int fd = 0; fd < 3; ++fd)  // otherwise a pipe would get the number of a closed one
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
   try {

@@ -40,4 +40,4 @@ const Collective all_gather = {
 
 }  // namespace perf
 
-int all_gather_perf_main(int argc, char** argv) { return perf::run(perf::all_gather, argc, argv); }
+int main(int argc, char** argv) { return perf::run(perf::all_gather, argc, argv); }

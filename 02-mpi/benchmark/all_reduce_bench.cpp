@@ -126,7 +126,7 @@ int run(multinode::World& world, const Options& options) {
 
 }  // namespace all_reduce_bench
 
-int all_reduce_bench_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   using namespace all_reduce_bench;
   Options options;
   po::options_description known("Options of all_reduce_bench");

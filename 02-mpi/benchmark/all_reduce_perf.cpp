@@ -41,4 +41,4 @@ const Collective all_reduce = {
 
 }  // namespace perf
 
-int all_reduce_perf_main(int argc, char** argv) { return perf::run(perf::all_reduce, argc, argv); }
+int main(int argc, char** argv) { return perf::run(perf::all_reduce, argc, argv); }

@@ -56,4 +56,4 @@ const Collective alltoall = {
 
 }  // namespace perf
 
-int alltoall_perf_main(int argc, char** argv) { return perf::run(perf::alltoall, argc, argv); }
+int main(int argc, char** argv) { return perf::run(perf::alltoall, argc, argv); }

@@ -47,4 +47,4 @@ const Collective reduce_scatter = {
 
 }  // namespace perf
 
-int reduce_scatter_perf_main(int argc, char** argv) { return perf::run(perf::reduce_scatter, argc, argv); }
+int main(int argc, char** argv) { return perf::run(perf::reduce_scatter, argc, argv); }

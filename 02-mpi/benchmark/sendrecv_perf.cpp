@@ -60,4 +60,4 @@ const Collective sendrecv = {
 
 }  // namespace perf
 
-int sendrecv_perf_main(int argc, char** argv) { return perf::run(perf::sendrecv, argc, argv); }
+int main(int argc, char** argv) { return perf::run(perf::sendrecv, argc, argv); }

@@ -1,6 +1,7 @@
 // exchange.hpp: what message_passing_mpi, _gloo and _nccl share: all but the calls of their libraries.
 #pragma once
 
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/world/program.hpp>
 
 #include <cstddef>

@@ -244,7 +244,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
 }  // namespace
 }  // namespace trapezoid
 
-int pi_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   using namespace trapezoid;
   Options options;
   multinode::CommonOptions common;

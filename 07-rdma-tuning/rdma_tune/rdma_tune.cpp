@@ -32,7 +32,7 @@ int run(int argc, const char* const* argv) {
 
 }  // namespace
 
-int rdma_tune_main(int argc, char** argv) {
+int main(int argc, char** argv) {
   try {
     return multinode::flush_output("rdma_tune", run(argc, argv));
   } catch (const std::exception& e) {

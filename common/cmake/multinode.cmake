@@ -113,21 +113,12 @@ function(multinode_to_build)
   add_dependencies(programs-${folder} ${ARGN})
 endfunction()
 
-# multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() calls
-# NAME_main() of a library, so that code that programs and tests share is compiled once. `source env.sh` puts all programs on
-# the PATH. Those of a chapter are installed into a folder with the chapter's name. ON_REQUEST: built only by its name, or by
-# the target slow_tests.
+# multinode_program(name [ON_REQUEST] sources... [LINK lib...]): an example program. What it shares with tests is in a library
+# and compiled once. `source env.sh` puts all programs on the PATH. Those of a chapter are installed into a folder with the
+# chapter's name. ON_REQUEST: built only by its name, or by the target slow_tests.
 function(multinode_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ON_REQUEST" "" "LINK")
-  set(sources ${arg_UNPARSED_ARGUMENTS})
-  if(NOT sources)
-    set(sources ${CMAKE_CURRENT_BINARY_DIR}/${name}_main.cpp)
-    file(CONFIGURE OUTPUT ${sources} CONTENT [[
-int @name@_main(int argc, char** argv);
-int main(int argc, char** argv) { return @name@_main(argc, argv); }
-]] @ONLY)
-  endif()
-  add_executable(${name} ${sources})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   set(optional OPTIONAL)
   if(arg_ON_REQUEST)
     multinode_slow(${name})

@@ -1,6 +1,9 @@
 // world_program: connects its ranks, runs barriers, and fails as its options say. For world_test.
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
+#ifndef WITHOUT_COMMUNICATOR
+#include <multinode/communicator/libraries.hpp>
+#endif
 
 #include <unistd.h>
 

@@ -116,6 +116,12 @@ TEST(World, MeetsThroughMpi) {
   EXPECT_SAYS_ONCE(end.output, "rank 2 of 3, node 0 of 1, local size 3");
 }
 
+TEST(World, MeetsOverMpiOnlyInAProgramWithTheCommunicator) {
+  const Ranks::End end = Ranks(Starter::mpirun, 2, {PATH_world_program_alone}).wait();
+  EXPECT_EQ(end.status, 2) << end.output;
+  EXPECT_SAYS(end.output, "the ranks cannot meet over MPI: include multinode/communicator.hpp, or set MASTER_ADDR");
+}
+
 TEST(World, TheMpirunOfAnotherMpiIsRefused) {
   if (!is_open_mpi()) GTEST_SKIP() << "built with MPICH";
   if (run({"bash", "-c", "type -P mpirun.mpich"}).status != 0) GTEST_SKIP() << "no MPICH (apt install mpich)";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <multinode/communicator/block.hpp>
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/world/world.hpp>
 
 #ifdef MULTINODE_HAVE_CUDA

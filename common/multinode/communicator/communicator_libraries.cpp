@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/world/libraries.hpp>
 
 #ifdef MULTINODE_HAVE_MPI
@@ -72,10 +73,9 @@ class CommunicatorLibraries : public Libraries {
 
 }  // namespace
 
-}  // namespace multinode
-
-// world.cpp finds it by this name.
-extern "C" const multinode::Libraries* multinode_communicator_libraries() {
-  static const multinode::CommunicatorLibraries these;
-  return &these;
+bool register_communicator_libraries() noexcept {
+  static const CommunicatorLibraries these;
+  return register_libraries(these);
 }
+
+}  // namespace multinode

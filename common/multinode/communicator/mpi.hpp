@@ -3,6 +3,7 @@
 #pragma once
 
 #include <multinode/base/check.hpp>
+#include <multinode/communicator/libraries.hpp>
 
 #include <mpi.h>
 

@@ -34,7 +34,11 @@ class Libraries {
   virtual void abort_mpi(int /*status*/) const noexcept {}
 };
 
-// The libraries of multinode::communicator, if the program is linked with it; else an empty implementation.
+// World calls `these` from now on; they must outlive the program's use of it. communicator/libraries.hpp does this
+// before main().
+bool register_libraries(const Libraries& these) noexcept;
+
+// The registered ones; else an empty implementation.
 const Libraries& libraries();
 
 }  // namespace multinode

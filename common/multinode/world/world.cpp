@@ -30,14 +30,12 @@
 #include <span>
 #include <thread>
 
-// Defined by multinode::communicator, whose programs are linked with --undefined=multinode_communicator_libraries.
-extern "C" [[gnu::weak]] const multinode::Libraries* multinode_communicator_libraries();
-
 namespace multinode {
 
 namespace {
 
 using namespace std::chrono_literals;
+const Libraries* registered_libraries = nullptr;
 constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
 
 bool all_on_this_node(const Launch& launch) {
@@ -114,9 +112,14 @@ std::string build_id() {
 
 }  // namespace
 
+bool register_libraries(const Libraries& these) noexcept {
+  registered_libraries = &these;
+  return true;
+}
+
 const Libraries& libraries() {
   static const Libraries none;
-  return multinode_communicator_libraries ? *multinode_communicator_libraries() : none;
+  return registered_libraries ? *registered_libraries : none;
 }
 
 std::vector<std::pair<std::string, std::string>> versions() {
@@ -222,9 +225,9 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     if (first) server = serve_at(place, true);
   } else {
     const std::string reason = !launch.under_mpi ? "no meeting place: "
-                               : multinode_communicator_libraries
+                               : registered_libraries
                                    ? "the ranks cannot meet over MPI, which this build lacks: "
-                                   : "the ranks cannot meet over MPI: link multinode::communicator, or ";
+                                   : "the ranks cannot meet over MPI: include multinode/communicator.hpp, or ";
     throw UsageError(reason +
                      "set MASTER_ADDR and MASTER_PORT, or give tcp:HOST:PORT or file:PATH as "
                      "World::Options::rendezvous (--rendezvous of a program with multinode::run)");

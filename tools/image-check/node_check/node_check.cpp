@@ -7,6 +7,7 @@
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/communicator/libraries.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
