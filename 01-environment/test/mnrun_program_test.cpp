@@ -561,9 +561,13 @@ TEST(MnrunTwoNodes, ReportsAMissingNode) {
 
 TEST(MnrunTwoNodes, DifferentNumbersOfNodesAreRefused) {
   const FreePort port;
-  Process head(agent(2, 0, port, {"echo", "started"})), other(agent(3, 1, port, {"echo", "started"}));
-  EXPECT_TRUE(soon([&] { return state_of(head.pid()) == 'Z' || state_of(other.pid()) == 'Z'; }));
-  for (Process* node : {&head, &other}) node->signal(SIGTERM);  // the other one waits for its second node
+  const auto words = [&](int nodes, int rank) {
+    return agent(nodes, rank, port, {"--timeout", "100", "echo", "started"});
+  };
+  Process head(words(2, 0)), other(words(3, 1));
+  EXPECT_TRUE(soon([&] { return !is_running(head.pid()) || !is_running(other.pid()); }));
+  for (Process* const process : {&head, &other})
+    if (is_running(process->pid())) process->signal(SIGTERM);  // it waits for its second node
   const Result results[] = {head.wait(), other.wait()};
   const std::string said = results[0].all() + results[1].all();  // by the one that came second
   EXPECT_EQ(occurrences(said, "--nnodes is 3 here and 2 on node 0 (") +

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
 #include <ostream>
 #include <vector>
 
@@ -144,15 +145,21 @@ TEST_P(OneLauncher, AMuteRankIsNamed) {
 TEST_P(OneLauncher, AStoppedRankIsNamed) {
   if (GetParam().starter == Starter::mpirun && !is_open_mpi())
     GTEST_SKIP() << "MPICH's mpirun waits for the frozen rank";
-  for (int i = 0; i < repetitions(2); ++i) {
-    const int stopped = 1 + i % 2;
-    Ranks ranks(GetParam().starter, 3, {GetParam().program, "--rounds", "100000000", "--timeout", "5"});
-    ASSERT_TRUE(ranks.wait_for("round (100) of"));
-    ranks.signal(stopped, SIGSTOP);
-    const Ranks::End end = ranks.wait();
-    EXPECT_TRUE(end.survivors_ended) << end.output.substr(end.output.size() - 2000);
-    EXPECT_SAYS(end.output.substr(end.output.rfind("timed out")), "; rank " + std::to_string(stopped) + " (host ");
-    EXPECT_SAYS(end.output, "is frozen");
+  const std::vector<std::string> endless{GetParam().program, "--rounds", "100000000", "--timeout", "5"};
+  for (int i = 0; i < repetitions(1); ++i) {
+    std::list<Ranks> runs;  // they wait for their verdicts at the same time
+    for (const int stopped : {1, 2}) {
+      Ranks& ranks = runs.emplace_back(GetParam().starter, 3, endless);
+      ASSERT_TRUE(ranks.wait_for("round (100) of"));
+      ranks.signal(stopped, SIGSTOP);
+    }
+    for (const int stopped : {1, 2}) {
+      const Ranks::End end = runs.front().wait();
+      runs.pop_front();
+      EXPECT_TRUE(end.survivors_ended) << end.output.substr(end.output.size() - 2000);
+      EXPECT_SAYS(end.output.substr(end.output.rfind("timed out")), "; rank " + std::to_string(stopped) + " (host ");
+      EXPECT_SAYS(end.output, "is frozen");
+    }
   }
 }
 

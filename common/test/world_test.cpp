@@ -365,8 +365,9 @@ TEST(World, ARankThatExitsSilentlyIsNamed) {
 }
 
 TEST(Watchdog, NamesTheLateRank) {
+  Group first(3, {"--late", "0", "--timeout", "5"}), last(3, {"--late", "2", "--timeout", "5"});  // at the same time
   for (const int late : {0, 2}) {
-    const auto results = Group(3, {"--late", std::to_string(late), "--timeout", "5"}).wait();
+    const auto results = (late == 0 ? first : last).wait();
     for (const Result& result : results) EXPECT_EQ(result.status, 1) << output_of(results);
     const std::string line = deadline_in(output_of(results));
     EXPECT_SAYS_ONCE(line, "timed out after 5 s: rank ");
@@ -387,11 +388,16 @@ TEST(Watchdog, ReportsALateRankOnceBeforeTheDeadline) {
 }
 
 TEST(Watchdog, NamesTheStoppedRank) {
+  std::list<Ranks> runs;  // they wait for their verdicts at the same time
+  const std::vector<std::string> endless{program, "--steps", "1000000", "--timeout", "5"};
   for (const int stopped : {0, 1}) {
-    Ranks ranks(Starter::bare, 3, {program, "--steps", "1000000", "--timeout", "5"});
+    Ranks& ranks = runs.emplace_back(Starter::bare, 3, endless);
     ASSERT_TRUE(ranks.wait_for("step (50)\n"));
     ranks.signal(stopped, SIGSTOP);
-    const Ranks::End end = ranks.wait();
+  }
+  for (const int stopped : {0, 1}) {
+    const Ranks::End end = runs.front().wait();
+    runs.pop_front();
     EXPECT_TRUE(end.survivors_ended) << end.output;
     // Not in one expression: `output` joins both streams, in any order.
     EXPECT_SAYS(end.output, "rank " + std::to_string(stopped));
@@ -451,7 +457,7 @@ TEST(Watchdog, ASuspendedRunContinues) {
   const TemporaryFolder folder;
   const std::string end = folder / "end";
   const Result result =
-      run({SUSPEND, "12", "step 50", end, COMMUNICATOR_RANKS, "3", program, "--timeout", "4", "--until", end});
+      run({SUSPEND, "6.5", "step 50", end, COMMUNICATOR_RANKS, "3", program, "--timeout", "4", "--until", end});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_SAYS_ONCE(result.out, "rank 2 of 3");
 }
