@@ -3,11 +3,11 @@
 #include "explore/probes.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -229,7 +229,7 @@ std::vector<std::string> oversubscribed(const Processes& processes) {
 
 std::string text_or(const json& value, const char* if_null) {
   if (value.is_null()) return if_null;
-  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text = value.is_string() ? value.get<std::string>() : multinode::json_text(value);
   return text.empty() ? if_null : text;
 }
 

@@ -4,13 +4,12 @@
 #include "explore/comparison.hpp"
 #include "explore/probes.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <unistd.h>
 
@@ -100,10 +99,10 @@ bool report_verdict(const Processes& processes, const Options& options, multinod
 }
 
 int explore_world(World& world, const Options& options) {
-  const std::string this_process = probe_this_process(world, options.required).dump();
+  const std::string this_process = multinode::to_msgpack(probe_this_process(world, options.required));
   Processes processes;
   for (const std::string& text : world.gather_on_rank_0("what the processes see", this_process))
-    processes.push_back(json::parse(text));
+    processes.push_back(multinode::from_msgpack(text));
   if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
 
   multinode::JsonLines json_lines(options.common.json);

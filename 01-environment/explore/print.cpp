@@ -1,10 +1,10 @@
 #include "explore/comparison.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 namespace explore {
 
@@ -96,9 +96,9 @@ std::string rdma_port(const json& port) {
 
 std::string network_interface(const json& interface) {
   const json& speed = interface.at("speed_mbit");
-  std::string line =
-      fmt::format("{}, {}, MTU {}, {}", text(interface.at("name")), text(interface.at("state")),
-                  text(interface.at("mtu")), speed.is_null() ? "speed unknown" : speed.dump() + " Mbit/s");
+  std::string line = fmt::format("{}, {}, MTU {}, {}", text(interface.at("name")), text(interface.at("state")),
+                                 text(interface.at("mtu")),
+                                 speed.is_null() ? "speed unknown" : multinode::json_text(speed) + " Mbit/s");
   for (const json& address : interface.at("addresses")) line += ", " + text(address);
   return line;
 }

@@ -1,9 +1,8 @@
 #include <mnrun/messages.hpp>
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -32,15 +31,12 @@ constexpr int most_processes = 4096, most_nodes = 65'536;
 
 template <class T>
 T parsed(const std::string& what, const std::string& text) try {
-  bool has_fraction = false;
-  const json object = json::parse(text, [&](int, json::parse_event_t, const json& value) {
-    has_fraction = has_fraction || value.is_number_float();
-    return true;
-  });
-  if (has_fraction) throw BadMessage(what + " has a fraction");
+  const json object = multinode::parse_json(text);
   const T value = object.get<T>();
-  // A number that does not fit into its member, or a member of another type or name, does not come back.
-  if (json(value) != object) throw BadMessage(what + " has a wrong value");
+  // A number that does not fit into its member, or a member of another type or name, does not come back; and 1.0, which
+  // equals 1, is another text.
+  if (const json again = value; again != object || multinode::json_text(again) != multinode::json_text(object))
+    throw BadMessage(what + " has a wrong value");
   return value;
 } catch (const json::exception& e) {
   throw BadMessage(what + ": " + multinode::one_line(e.what()));
@@ -75,9 +71,6 @@ void check(const std::string& what, Agent& agent) {
   require_text(agent.error, longest_text, what, "error");
 }
 
-// Bytes that are no UTF-8, as in the name of a program, are replaced.
-std::string dumped(const json& object) { return object.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 }  // namespace
 
 bool is_run_id(const std::string& text) {
@@ -87,10 +80,10 @@ bool is_run_id(const std::string& text) {
          });
 }
 
-std::string text_of(const Agent& agent) { return dumped(agent); }
-std::string text_of(const Attempt& attempt) { return dumped(attempt); }
+std::string text_of(const Agent& agent) { return multinode::json_text(agent); }
+std::string text_of(const Attempt& attempt) { return multinode::json_text(attempt); }
 std::string text_of(const Verdict& v) {
-  return dumped(VerdictMessage{v.status, v.text, v.again, v.kill_delay.count()});
+  return multinode::json_text(VerdictMessage{v.status, v.text, v.again, v.kill_delay.count()});
 }
 
 Agent parse_agent(const std::string& text, int node) {

@@ -1,10 +1,10 @@
 #include "explore/comparison.hpp"
 
 #include <multinode/base/check.hpp>
+#include <test/support/json_lines.hpp>
 #include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <map>
 
@@ -72,7 +72,7 @@ TEST(Comparison, DifferencesHaveTheirRanksAndHosts) {
 
 TEST(Comparison, EveryItemFindsAValueThatDiffers) {
   Processes all = made_up(2, 1);
-  all[1] = json::parse(R"({
+  all[1] = multinode::parse_json(R"({
     "node": 1, "host": "b", "launcher": "x", "folder": "x", "memory_bytes": 1,
     "versions": {"program": "x", "MPI": "x", "Gloo": "x", "NCCL": "x", "CUDA": "x", "libc": "x", "kernel": "x", "system": "x"},
     "gpus": {"driver": "x", "devices": [{"name": "x"}]}, "container": [{"kind": "x"}],

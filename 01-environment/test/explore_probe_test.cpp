@@ -5,11 +5,11 @@
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 
+#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <sched.h>
 
@@ -214,7 +214,7 @@ TEST(Threads, AreThoseOfOpenMp) {
     environment.insert({{"OMP_NUM_THREADS", ""}, {"OMP_THREAD_LIMIT", ""}});
     const multinode::testing::Result nproc = multinode::testing::run({"nproc"}, environment);
     const json predicted = explore::predict_threads({set.begin(), set.end()}, multinode::allowed_cpus().size());
-    EXPECT_EQ(predicted.at("openmp").dump() + "\n", nproc.out) << json(set);
+    EXPECT_EQ(multinode::json_text(predicted.at("openmp")) + "\n", nproc.out) << multinode::json_text(set);
   }
 }
 

@@ -3,8 +3,6 @@
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
-#include <nlohmann/json.hpp>
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,6 +77,15 @@ TEST(Explore, UnderMnrun) {
     EXPECT_SAYS(result.out, "equal: kernel: all have ");
     expect_result(folder / "result", std::size_t(ranks), "mnrun");
   }
+}
+
+TEST(Explore, RunsInAFolderWhoseNameIsNoUtf8) {
+  const TemporaryFolder folder;
+  const std::string here = folder / "essai-\xe9";
+  ASSERT_TRUE(std::filesystem::create_directory(here));
+  const Result result = run({"env", "-C", here, PATH_explore, "--json", "result"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_EQ(json_lines(here + "/result").at(1).at("folder"), (folder / "essai-\uFFFD").string());
 }
 
 TEST(Explore, DoesNotPrintSecrets) {

@@ -6,7 +6,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/node/limits.hpp>
-#include <nlohmann/json.hpp>
+#include <test/support/json_lines.hpp>
 #include <test/support/says.hpp>
 
 #include <cstdint>
@@ -201,9 +201,9 @@ TEST(Messages, HostileValuesAreRefused) {
     return why;
   };
   const auto changed = [](const std::string& text, const std::string& pointer, const nlohmann::json& value) {
-    nlohmann::json object = nlohmann::json::parse(text);
+    nlohmann::json object = multinode::parse_json(text);
     object.at(nlohmann::json::json_pointer(pointer)) = value;
-    return object.dump();
+    return multinode::json_text(object);
   };
   const auto attempt_of_1 = [&](const std::string& text) { return parse_attempt(text, agents[1], 2); };
   const auto agent_1 = [](const std::string& text) { return mnrun::parse_agent(text, 1); };
@@ -212,7 +212,7 @@ TEST(Messages, HostileValuesAreRefused) {
   EXPECT_EQ(text_of(agent_1(of_agent)), of_agent);
   EXPECT_EQ(text_of(mnrun::parse_verdict(verdict)), verdict);
 
-  const std::vector<nlohmann::json> no_numbers{-1, 1LL << 40, UINT64_MAX, 1.5, "1", nullptr, true, {1}};
+  const std::vector<nlohmann::json> no_numbers{-1, 1LL << 40, UINT64_MAX, 1.0, 1.5, "1", nullptr, true, {1}};
   const std::vector<nlohmann::json> no_names{"../../etc", "a/b", "..", ".hidden", "a b", std::string(300, 'x'), 7};
   for (const char* field : {"/first/rank", "/first/world_size", "/first/local_rank", "/first/local_size", "/first/node",
                             "/first/node_count", "/master/node", "/master/processes", "/master/max_restarts",
