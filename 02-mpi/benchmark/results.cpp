@@ -4,10 +4,10 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -115,7 +115,7 @@ std::string csv_line(const Result& result, bool names) {
       cells.push_back(names               ? name
                       : value.is_null()   ? ""
                       : value.is_string() ? value.get<std::string>()
-                                          : value.dump());
+                                          : multinode::json_text(value));
   return multinode::join(cells, ",") + '\n';
 }
 

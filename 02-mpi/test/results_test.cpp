@@ -1,9 +1,9 @@
 #include "benchmark/results.hpp"
 
+#include <test/support/json_lines.hpp>
 #include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cmath>
@@ -154,7 +154,7 @@ TEST(Results, JsonNamesUnitsAndValues) {
   result.cycle = 2;
   result.calls_per_sample = 5;
   EXPECT_EQ(to_json(result),
-            nlohmann::json::parse(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4, "groups": 1,
+            multinode::parse_json(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4, "groups": 1,
       "size_bytes": 1000, "count": 250, "type": "float", "redop": "sum", "root": -1, "in_place": false, "cycle": 2, "iterations": 100,
       "calls_per_sample": 5, "time_us": 2.0, "median_us": 1.0, "p99_us": 4.0, "algbw_gb_per_s": 0.5,
       "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0,
