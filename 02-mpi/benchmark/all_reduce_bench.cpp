@@ -3,6 +3,7 @@
 #include "benchmark/ranks_host.hpp"
 #include "benchmark/values.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/communicator/device.hpp>
@@ -10,7 +11,6 @@
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -80,15 +80,16 @@ int run(multinode::World& world, const Options& options) {
 
   double mean = 0;  // on rank 0
   const nlohmann::json result{seconds, wrong};
-  const std::size_t all_wrong = std::stoull(world.combine_on_rank_0("result", result.dump(), [&](const auto& ranks) {
-    std::size_t sum = 0;
-    for (const std::string& text : ranks) {
-      const auto rank = nlohmann::json::parse(text);
-      mean += rank[0].template get<double>() / world.size();
-      sum += rank[1].template get<std::size_t>();
-    }
-    return std::to_string(sum);
-  }));
+  const std::size_t all_wrong =
+      std::stoull(world.combine_on_rank_0("result", multinode::json_text(result), [&](const auto& ranks) {
+        std::size_t sum = 0;
+        for (const std::string& text : ranks) {
+          const auto rank = multinode::parse_json(text);
+          mean += rank[0].template get<double>() / world.size();
+          sum += rank[1].template get<std::size_t>();
+        }
+        return std::to_string(sum);
+      }));
   if (world.rank() == 0) {
     const double payload = static_cast<double>(block.size() * sizeof(float)), algbw = payload / mean;
     const double busbw = algbw * 2 * (world.size() - 1) / world.size();

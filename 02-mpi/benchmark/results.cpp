@@ -2,8 +2,9 @@
 
 #include "statistics.hpp"
 
+#include <multinode/base/json.hpp>
+
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,6 @@
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <functional>
@@ -129,7 +128,7 @@ std::string complaints(const Collective& collective, const Way& way, const Sizes
     else
       out << row << ": twice, or not expected\n";
     const auto must = [&](bool right, const std::string& what) {
-      if (!right) out << row << ": " << what << " is wrong: " << result.dump() << "\n";
+      if (!right) out << row << ": " << what << " is wrong: " << multinode::json_text(result) << "\n";
     };
     must(result.at("wrong") == 0, "a result");
     must(result.at("collective") == collective.name, "collective");
@@ -277,10 +276,9 @@ TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
   for (const char* program : {PATH_all_reduce_perf, PATH_alltoall_perf}) {
     const Result result = Way{"gloo", 4}.run(program, {"-b", "4", "-e", "8192G", "-f", "2"});
     EXPECT_EQ(result.status, 2) << result.all();
-    std::smatch match;
-    ASSERT_TRUE(std::regex_search(
-        result.err, match, std::regex("--maxbytes: .* need 67108864 MiB, .*: the largest -e that fits is (\\d+)M\n")))
-        << result.err;
+    const Match match =
+        match_in(result.err, "--maxbytes: .* need 67108864 MiB, .*: the largest -e that fits is (\\d+)M\n");
+    ASSERT_FALSE(match.empty()) << result.err;
     // Of the memory that is free now, in and out of four ranks take not more and not much less.
     std::ifstream meminfo("/proc/meminfo");
     double free = 0;

@@ -1,9 +1,9 @@
 #include "benchmark/results.hpp"
 
+#include <test/support/json_lines.hpp>
 #include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cmath>
@@ -140,7 +140,7 @@ TEST(Results, JsonNamesUnitsAndValues) {
   result.late = {0, 1};
   result.cycle = 2;
   result.calls_per_sample = 5;
-  EXPECT_EQ(to_json(result), nlohmann::json::parse(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4,
+  EXPECT_EQ(to_json(result), multinode::parse_json(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4,
       "size_bytes": 1000, "count": 250, "type": "float", "redop": "sum", "in_place": false, "cycle": 2,
       "iterations": 100, "calls_per_sample": 5, "time_us": 2.0, "median_us": 1.0, "p99_us": 4.0, "algbw_gb_per_s": 0.5,
       "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0,

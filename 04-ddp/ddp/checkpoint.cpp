@@ -4,11 +4,11 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -124,7 +124,7 @@ std::string crc32_of(std::initializer_list<std::span<const std::uint8_t>> parts)
 }
 
 void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
-  nlohmann::json head{{metadata_name, {{"state", state.dump()}}}};
+  nlohmann::json head{{metadata_name, {{"state", multinode::json_text(state)}}}};
   std::size_t end = 0;
   const auto add = [&](const std::string& name, const std::vector<std::size_t>& shape, const std::string& type,
                        std::size_t bytes) {
@@ -137,7 +137,7 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
     add(b.name, b.shape, type_name(b.block.type), b.block.bytes());
   }
   add(checksum_name, {sizeof(Checksum)}, type_name(multinode::DataType::uint8), sizeof(Checksum));
-  std::string text = head.dump();
+  std::string text = multinode::json_text(head);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   const std::uint64_t head_bytes = text.size();
 
@@ -161,7 +161,7 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   if (head_bytes > longest_head || (file.size() > sizeof head_bytes && file[sizeof head_bytes] != '{'))
     damaged("not a checkpoint (it does not begin like a safetensors file)");
   if (file.size() < sizeof head_bytes + head_bytes) damaged("a checkpoint cut off in its header");
-  const std::span head_text = file.subspan(sizeof head_bytes, head_bytes);
+  const std::string_view head_text(reinterpret_cast<const char*>(file.data()) + sizeof head_bytes, head_bytes);
   const std::span elements = file.subspan(sizeof head_bytes + head_bytes);
 
   struct Source {
@@ -173,10 +173,10 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   nlohmann::json state;
   std::size_t end = 0;
   try {
-    const nlohmann::json head = nlohmann::json::parse(head_text.begin(), head_text.end());
+    const nlohmann::json head = multinode::parse_json(head_text);
     for (const auto& [tensor, entry] : head.items()) {
       if (tensor == metadata_name) {
-        state = nlohmann::json::parse(entry.at("state").get_ref<const std::string&>());
+        state = multinode::parse_json(entry.at("state").get_ref<const std::string&>());
         continue;
       }
       using Size = nlohmann::json::number_unsigned_t;  // get_ref() refuses 1e30, which get() converts to anything
@@ -198,9 +198,11 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   if (add_to(0, file.data(), file.size() - sizeof sum) != sum) damaged("a damaged checkpoint (its checksum is wrong)");
 
   for (const auto& [option, value] : options.items()) {
-    const nlohmann::json saved = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
-    if (saved != value)
-      throw multinode::UsageError(name + ": a training with " + option + " " + saved.dump() + ", not " + value.dump() +
+    const std::string saved = multinode::json_text(state.is_object() ? state.value(option, nlohmann::json())
+                                                                     : nlohmann::json()),
+                      given = multinode::json_text(value);  // as it would be saved
+    if (saved != given)
+      throw multinode::UsageError(name + ": a training with " + option + " " + saved + ", not " + given +
                                   "; resume with the same, or write checkpoints to another folder");
   }
 
@@ -265,7 +267,7 @@ Restored load_checkpoint(multinode::World& world, const std::vector<fs::path>& n
     std::cerr << world.program() + ": warning: " + damaged[i] + "; it is renamed to " + aside.filename().string() +
                      ", and the checkpoint before it is used\n";
   }
-  found = nlohmann::json::parse(world.broadcast("load_checkpoint", found.dump()));
+  found = multinode::from_msgpack(world.broadcast("load_checkpoint", multinode::to_msgpack(found)));
   if (found.is_null()) return {};
   return {found.at("state"), found.at("path").get<std::string>()};
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parameters.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,13 +27,13 @@ void broadcast_parameters(multinode::World& world, multinode::Communicator& comm
   nlohmann::json descriptions = nlohmann::json::array();
   for (const NamedBlock& parameter : parameters) descriptions.push_back(described(parameter));
   // All of it is sent only if the ranks differ: it can be long.
-  const std::string text = descriptions.dump();
+  const std::string text = multinode::json_text(descriptions);
   const std::vector<std::string> hashes =
       world.gather("parameters of the model", std::to_string(std::hash<std::string>()(text)));
   if (std::any_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash != hashes[0]; })) {
     std::vector<nlohmann::json> all;
     for (const std::string& one : world.gather("parameters that differ", text))
-      all.push_back(nlohmann::json::parse(one));
+      all.push_back(multinode::parse_json(one));
     for (std::size_t i = 0;; ++i) {
       std::map<std::string, std::vector<int>> ranks;
       for (int r = 0; r < world.size(); ++r) {

@@ -4,10 +4,10 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/net/address.hpp>
+#include <test/support/json_lines.hpp>
 #include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <signal.h>
 #include <sys/resource.h>

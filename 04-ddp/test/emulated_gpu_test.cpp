@@ -4,8 +4,6 @@
 
 #include <test/support/emulated_gpu.hpp>
 
-#include <regex>
-
 #if defined(EMULATED_GPU) && defined(PATH_mnrun) && defined(DDP_ON_GPU)
 namespace emulated_gpu_test {
 
@@ -21,10 +19,9 @@ class OnEmulatedGpus : public ::testing::Test {
   }
   static std::string found(const Result& result, const std::string& pattern) {
     EXPECT_EQ(result.status, 0) << result.all();
-    std::smatch match;
-    const bool is_there = std::regex_search(result.out, match, std::regex(pattern));
-    EXPECT_TRUE(is_there) << result.all();
-    return is_there ? match[1].str() : "0";
+    const Match match = match_in(result.out, pattern);
+    EXPECT_FALSE(match.empty()) << result.all();
+    return match.empty() ? "0" : match[1];
   }
   static std::string parameters(const Result& result) { return found(result, "parameters: ([0-9a-f]{16}) on every"); }
   static double loss(const Result& result, const std::string& pattern = "epoch 3: loss ([0-9.]+)") {

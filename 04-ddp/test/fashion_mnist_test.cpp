@@ -2,8 +2,6 @@
 // checkpoints.
 #include "fashion_mnist_ways.hpp"
 
-#include <regex>
-
 namespace fashion_mnist_test {
 
 // 10 epochs that must reach 90 %, unless `settings` say otherwise.
@@ -36,9 +34,7 @@ TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
 TEST(FashionMnistFaults, ALossThatIsNotFiniteStopsTheRunAndNamesTheRank) {
   const auto end = quickest_way().run(PATH_fashion_mnist, 3, learn_well({{"--learning-rate", "1e6"}}));
   EXPECT_EQ(end.status, 1);
-  EXPECT_TRUE(std::regex_search(
-      end.output, std::regex("rank [012] \\(host [^)]*\\): the loss is -?(nan|inf) in step [0-9]+; a smaller")))
-      << end.output;
+  EXPECT_MATCH(end.output, "rank [012] \\(host [^)]*\\): the loss is -?(nan|inf) in step [0-9]+; a smaller");
   EXPECT_EQ(occurrences(end.output, "the loss is"), 1u) << "one line: " << end.output;
 }
 
@@ -49,9 +45,7 @@ TEST(FashionMnistFaults, AGradientThatIsNaNStopsTheRunAndNamesRankAndParameter) 
     const auto end = quickest_way().run(PATH_fashion_mnist, 3,
                                         learn_well({{"--nan", "1"}, {"--log-every", "1"}, {"--precision", precision}}));
     EXPECT_EQ(end.status, 1);
-    EXPECT_TRUE(
-        std::regex_search(end.output, std::regex("rank 1 \\([^)]*\\): [^\n]*'?layer 1 weights'?[^\n]* is NaN\n")))
-        << end.output;
+    EXPECT_MATCH(end.output, "rank 1 \\([^)]*\\): [^\n]*'?layer 1 weights'?[^\n]* is NaN\n");
     EXPECT_SAYS(end.output, "epoch 1 step 4 of 11: ");
     EXPECT_EQ(occurrences(end.output, "step 5"), 0u) << end.output;
     EXPECT_EQ(occurrences(end.output, "fashion_mnist: rank"), 1u) << "one line: " << end.output;

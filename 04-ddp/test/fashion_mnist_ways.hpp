@@ -8,13 +8,11 @@
 #include <test/support/json_lines.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <signal.h>
 
 #include <cstdlib>
 #include <map>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -105,9 +103,9 @@ inline void expect_refused(const std::vector<BadCommandLine>& cases, int ranks =
 
 // The hash that a training ends with.
 inline std::string parameters_in(const std::string& output) {
-  std::smatch match;
-  EXPECT_TRUE(std::regex_search(output, match, std::regex("parameters:? ([0-9a-f]{16}) on every rank"))) << output;
-  return match.empty() ? "" : match[1].str();
+  const Match match = match_in(output, "parameters:? ([0-9a-f]{16}) on every rank");
+  EXPECT_FALSE(match.empty()) << output;
+  return match.empty() ? "" : match[1];
 }
 
 using Settings = std::map<std::string, std::string>;  // options and their values; "": a switch

@@ -1,4 +1,4 @@
-// json.hpp: JSON. What parses and prints it is compiled once, in json.cpp, because it takes three seconds in each file.
+// json.hpp: JSON. The parser and the printer are compiled once, in json.cpp, because they take three seconds per file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,10 +12,10 @@ namespace multinode {
 // Throws nlohmann::json::exception.
 nlohmann::json parse_json(std::string_view text);
 
-// On one line. Bytes that are no UTF-8, as a file's name can have them, become U+FFFD.
+// On one line. Bytes that are not UTF-8, as in the name of a file, become U+FFFD.
 std::string json_text(const nlohmann::json& value);
 
-// The same for another process of the run: any bytes stay what they are. from_msgpack() throws nlohmann::json::exception.
+// The same for another process of the run: any bytes stay as they are. from_msgpack() throws what parse_json() does.
 std::string to_msgpack(const nlohmann::json& value);
 nlohmann::json from_msgpack(std::string_view bytes);
 
