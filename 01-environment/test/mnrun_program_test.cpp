@@ -325,10 +325,10 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
 TEST(Mnrun, MakesAFolderOfLogsWhereNoneIsGiven) {
   const TemporaryFolder folder;
   const Result r = standalone(2, "echo out", {"--tee", "3", "--rdzv-id", "job"}, {{"TMPDIR", folder.path()}});
-  std::smatch logs;
-  ASSERT_TRUE(std::regex_search(r.err, logs, std::regex("mnrun: log files are in (.*)\n"))) << r.err;
-  EXPECT_TRUE(logs.str(1).starts_with(folder.path().string()));
-  EXPECT_EQ(text_of(logs.str(1) + "/attempt_0/1/stdout.log"), "out\n");
+  const multinode::testing::Match logs = multinode::testing::match_in(r.err, "mnrun: log files are in (.*)\n");
+  ASSERT_FALSE(logs.empty()) << r.err;
+  EXPECT_TRUE(logs[1].starts_with(folder.path().string()));
+  EXPECT_EQ(text_of(logs[1] + "/attempt_0/1/stdout.log"), "out\n");
 }
 
 // mnrun as the first process of a container: its pid is 1.
