@@ -4,6 +4,7 @@
 #include "trapezoid.hpp"
 #include "trapezoid_cuda.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
@@ -13,8 +14,6 @@
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -186,10 +185,10 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   std::vector<double> all_own_seconds, all_waited, all_fastest, all_seconds;  // on rank 0
   const nlohmann::json result{own_seconds / options.trials,    fastest,     seconds / options.trials,
                               waited_seconds / options.trials, last.answer, same};
-  same = world.combine_on_rank_0("result", result.dump(), [&](const auto& ranks) {
+  same = world.combine_on_rank_0("result", multinode::json_text(result), [&](const auto& ranks) {
     bool all_same = true;
     for (const std::string& text : ranks) {
-      const auto rank = nlohmann::json::parse(text);
+      const auto rank = multinode::parse_json(text);
       all_own_seconds.push_back(rank[0]);
       all_fastest.push_back(rank[1]);
       all_seconds.push_back(rank[2]);

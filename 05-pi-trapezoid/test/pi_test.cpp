@@ -5,7 +5,6 @@
 #include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <signal.h>
 
@@ -92,12 +91,10 @@ TEST_P(Pi, AKilledRankEndsAllAndIsNamed) {
 // The mean of the times that rank 0 printed for its trials, and the average that it printed.
 std::pair<double, double> mean_and_average(const std::string& output) {
   std::vector<double> seconds;
-  const std::regex trial("trial \\d of \\d: (\\S+) s");
-  for (std::sregex_iterator match(output.begin(), output.end(), trial), end; match != end; ++match)
-    seconds.push_back(std::stod((*match)[1]));
-  std::smatch match;
-  if (seconds.empty() || !std::regex_search(output, match, std::regex("AVG Time: (\\S+)"))) return {-1, -2};
-  return {std::accumulate(seconds.begin(), seconds.end(), 0.0) / double(seconds.size()), std::stod(match[1])};
+  for (const Match& trial : matches_in(output, "trial \\d of \\d: (\\S+) s")) seconds.push_back(std::stod(trial[1]));
+  const Match average = match_in(output, "AVG Time: (\\S+)");
+  if (seconds.empty() || average.empty()) return {-1, -2};
+  return {std::accumulate(seconds.begin(), seconds.end(), 0.0) / double(seconds.size()), std::stod(average[1])};
 }
 
 // All ranks take about the same time. The original prints the sum over the ranks, here 4 times as much.

@@ -3,13 +3,12 @@
 #include "table.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/groups.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <unistd.h>
 
@@ -46,7 +45,7 @@ struct Node {
 
 // The different values of its ports in use. Throws json::exception if it is no line of `rdma_tune --json`.
 Node node_of(const std::string& line, const std::string& from) {
-  const json object = json::parse(line);
+  const json object = multinode::parse_json(line);
   Node node{multinode::one_line(object.at("node").get<std::string>()), from, {}, {}, {}};
   std::vector<json> ports;
   for (const json& port : object.at("ports")) {
@@ -62,7 +61,7 @@ Node node_of(const std::string& line, const std::string& from) {
     std::set<std::string> values;
     for (const json& port : ports)
       if (const json value = port.value(field, json()); !value.is_null() && value != "" && value != -1)
-        values.insert(multinode::one_line(value.is_string() ? value.get<std::string>() : value.dump()));
+        values.insert(multinode::one_line(value.is_string() ? value.get<std::string>() : multinode::json_text(value)));
     node.values.emplace_back();
     if (!values.empty()) node.values.back() = multinode::join(values, ", ");
   }
@@ -159,8 +158,7 @@ int compare_ranks(int argc, const char* const* argv) {
     const System system = read_system(sysfs);
     json object = rdma::to_json(system, choose(system, wanted));
     object.erase("root");
-    const auto all =
-        world.gather_on_rank_0("facts of the nodes", object.dump(-1, ' ', false, json::error_handler_t::replace));
+    const auto all = world.gather_on_rank_0("facts of the nodes", multinode::json_text(object));
     if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
     std::vector<Node> nodes;
     std::set<std::pair<std::string, std::string>> taken;

@@ -3,10 +3,10 @@
 #include "rdma_tune/table.hpp"
 #include "tree.hpp"
 
+#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <fstream>
 
@@ -41,7 +41,7 @@ class Compare : public ::testing::Test {
   }
   Result compare(const std::vector<json>& nodes) {
     std::string lines;
-    for (const json& one : nodes) lines += one.dump() + "\n\n";
+    for (const json& one : nodes) lines += multinode::json_text(one) + "\n\n";
     return run_with({written("nodes.json", lines), "--json", scratch_ / "out.json"});
   }
   multinode::testing::TemporaryFolder scratch_;
@@ -68,7 +68,7 @@ TEST_F(Compare, NamesTheOddNodeAndWhatIsOdd) {
     EXPECT_EQ(result.status, 1) << result.all();
     EXPECT_SAYS(result.out, "odd one out: n2: " + what);
     EXPECT_SAYS(result.out, "1 of ") << what;
-    const json differences = json::parse(std::ifstream(scratch_ / "out.json"))["differences"];
+    const json differences = multinode::testing::json_lines(scratch_ / "out.json").at(0)["differences"];
     EXPECT_EQ(differences[0]["what"], what);
     EXPECT_EQ(differences[0]["values"][0]["nodes"], (json{"n0", "n1", "n3"}));
     EXPECT_EQ(differences[0]["values"][1], (json{{"value", value}, {"nodes", {"n2"}}, {"odd", true}}));
@@ -126,7 +126,7 @@ TEST_F(Compare, AFileCannotWriteToTheTerminal) {
 }
 
 TEST_F(Compare, NamesTheFileThatIsGarbageInOneLine) {
-  const std::string good = written("good.json", node("n0").dump());
+  const std::string good = written("good.json", multinode::json_text(node("n0")));
   json no_ports = node("n1");
   no_ports.erase("ports");
   const struct {
@@ -135,11 +135,11 @@ TEST_F(Compare, NamesTheFileThatIsGarbageInOneLine) {
       {scratch_ / "nothing.json", "No such file or directory"},
       {"/dev/zero", "no regular file"},
       {written("empty.json", ""), "it has no node"},
-      {written("cut.json", node("n1").dump().substr(0, 300)), "line 1 is of another kind"},
+      {written("cut.json", multinode::json_text(node("n1")).substr(0, 300)), "line 1 is of another kind"},
       {written("deep.json", std::string(1'000'000, '[')), "line 1 is of another kind"},
       {written("number.json", "7"), "line 1 is of another kind"},
-      {written("ports.json", no_ports.dump()), "line 1 is of another kind"},
-      {written("second.json", node("n1").dump() + "\n{}"), "line 2 is of another kind"},
+      {written("ports.json", multinode::json_text(no_ports)), "line 1 is of another kind"},
+      {written("second.json", multinode::json_text(node("n1")) + "\n{}"), "line 2 is of another kind"},
   };
   for (const auto& [path, why] : cases) {
     const Result result = run_with({good, path});

@@ -3,10 +3,10 @@
 
 #include "tree.hpp"
 
+#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <fstream>
@@ -181,7 +181,7 @@ TEST(Diagnosis, StatusSaysWhetherSomethingIsBad) {
   const Result bad = run_check(machine);
   EXPECT_EQ(bad.status, 1);
   EXPECT_SAYS(bad.out, "BAD: memlock: 65536 bytes; expected: unlimited\n    ulimit -l unlimited");
-  const auto json = nlohmann::json::parse(std::ifstream(machine / "check.json"));
+  const auto json = multinode::testing::json_lines(machine / "check.json").at(0);
   EXPECT_EQ(json["bad"], 1);
   EXPECT_EQ(std::ranges::count_if(json["findings"], [](const auto& one) { return one["severity"] == "BAD"; }), 1);
   const Result nothing = run_check(Machine("X /sys/class/infiniband\nX /dev/infiniband"));

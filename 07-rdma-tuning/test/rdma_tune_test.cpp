@@ -2,7 +2,7 @@
 #include "tree.hpp"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
 #include <fstream>
@@ -59,8 +59,7 @@ TEST(RdmaTune, Json) {
   const Tree tree = Tree::load("s4-vlan");
   const std::string file = (tree / "result.json").string();
   ASSERT_EQ(tune(tree, {"--json", file}).status, 0);
-  std::ifstream stream(file);
-  const nlohmann::json json = nlohmann::json::parse(stream);
+  const nlohmann::json json = multinode::testing::json_lines(file).at(0);
   EXPECT_FALSE(json.at("node").get<std::string>().empty());
   EXPECT_EQ(json.at("rdma"), true);
   const auto& port = json.at("ports").at(0);

@@ -7,11 +7,10 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
+#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include <pty.h>
 #include <sys/wait.h>
@@ -316,8 +315,7 @@ TEST(VerifyProgram, JsonHasTheVerdict) {
   const Tree tree(mlx5_node);
   const std::string file = tree / "verify.json";
   ASSERT_EQ(verify(tree, {"--json", file}, set(sent, 100'001'000) + "exit 4").status, 4);
-  std::ifstream in(file);
-  const auto json = nlohmann::json::parse(in);
+  const auto json = multinode::testing::json_lines(file).at(0);
   EXPECT_EQ(json["verdict"], "rdma");
   EXPECT_EQ(json["status"], 4);
   EXPECT_EQ(json["rdma"][0]["name"], "mlx5_0:1");

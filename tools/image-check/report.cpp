@@ -2,10 +2,10 @@
 
 #include "statistics.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 #include <pugixml.hpp>
 
 #include <algorithm>
@@ -59,9 +59,8 @@ polyline:last-child { stroke: var(--good); stroke-width: 2.5; }
 
 // Text that XML can hold, without control bytes, invalid UTF-8, U+FFFE and U+FFFF.
 std::string printable(const std::string& text) {
-  using nlohmann::json;
   static const std::regex no_characters("\xEF\xBF[\xBE\xBF]");
-  std::string utf8 = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+  std::string utf8 = multinode::parse_json(multinode::json_text(text));
   for (char& c : utf8)
     if (c >= 0 && c < ' ' && c != '\n' && c != '\t') c = '?';
   return std::regex_replace(utf8, no_characters, "?");

@@ -3,11 +3,11 @@
 #include "checks.hpp"
 
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -145,10 +145,8 @@ void ResultsWriter::write(const std::variant<Head, CheckResult, Sample, Fact, Di
   constexpr std::array kinds{"head", "check", "sample", "fact", "difference", "comparison", "summary"};
   auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
   if (std::holds_alternative<Head>(line)) object["schema"] = schema;
-  const auto text = nlohmann::json{{kinds[line.index()], object}, {"version", multinode::version()}}.dump(
-                        -1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                    '\n';
-  multinode::write_all(file_.get(), text, path_);
+  const auto text = multinode::json_text({{kinds[line.index()], object}, {"version", multinode::version()}});
+  multinode::write_all(file_.get(), text + '\n', path_);
 }
 
 namespace {
