@@ -47,6 +47,7 @@ TEST(FashionMnistFaults, AGradientThatIsNaNStopsTheRunAndNamesRankAndParameter) 
     EXPECT_EQ(end.status, 1);
     EXPECT_MATCH(end.output, "rank 1 \\([^)]*\\): [^\n]*'?layer 1 weights'?[^\n]* is NaN\n");
     EXPECT_SAYS(end.output, "epoch 1 step 4 of 11: ");
+    EXPECT_SAYS(end.output, "): element 0 of the gradient of 'layer 1 weights' is NaN\n");
     EXPECT_EQ(occurrences(end.output, "step 5"), 0u) << end.output;
     EXPECT_EQ(occurrences(end.output, "fashion_mnist: rank"), 1u) << "one line: " << end.output;
     EXPECT_LT(std::chrono::steady_clock::now() - start, 50s) << "it waited for the deadline";

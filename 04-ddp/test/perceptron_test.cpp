@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -161,17 +160,5 @@ INSTANTIATE_TEST_SUITE_P(All, PerceptronOf,
                                                               model::Loss::mean_square),
                                             ::testing::Bool(), ::testing::Bool()),
                          name_of);
-
-TEST(Perceptron, RefusesABatchThatDoesNotFit) {
-  Trained<double> t;
-  const auto large = some_batch(21);
-  EXPECT_THROW(t.forward(large, {}), std::logic_error);
-  data::Batch<double> without = some_batch(2);
-  without.targets.clear();
-  Trained<double> square({.sizes = small, .loss = model::Loss::mean_square});
-  EXPECT_THROW(square.forward(without, {}), std::logic_error);
-  Trained<double> linear({.sizes = small, .hidden_relu = false});
-  EXPECT_THROW(linear.forward(without, {0.5, 1, 1}), std::logic_error);
-}
 
 }  // namespace perceptron_test

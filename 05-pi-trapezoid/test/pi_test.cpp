@@ -122,12 +122,6 @@ std::string name_of_way(const ::testing::TestParamInfo<Way>& way) {
 INSTANTIATE_TEST_SUITE_P(By, Pi, ::testing::ValuesIn(ways()), name_of_way);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Pi);
 
-TEST(PiAlone, TheAverageIsTheMeanOfTheTrials) {
-  const Result result = run({PATH_pi, "--n", "3e7", "--trials", "4"});
-  const auto [mean, average] = mean_and_average(result.out);
-  EXPECT_NEAR(average, mean, 2e-6) << result.out;
-}
-
 TEST(PiAlone, WritesJson) {
   const TemporaryFolder folder;
   const auto path = folder / "pi.json";
@@ -183,24 +177,5 @@ TEST(PiTutorialSlow, IsRightAtTheTutorialsSize) {
     EXPECT_EQ(result.out.find(answer_of_1e9) != std::string::npos, n == "1e9") << result.out;
   }
 }
-
-#if defined(MULTINODE_HAVE_GLOO) && defined(PATH_mnrun)
-TEST(PiTutorialSlow, TwentyProcessesOnEachOfTwoNodesByMnrun) {
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
-  const auto node = [&](const char* rank) {
-    return std::vector<std::string>{PATH_mnrun,  "--nnodes",      "2",         "--nproc-per-node",
-                                    "20",        "--node-rank",   rank,        "--master-addr",
-                                    "127.0.0.1", "--master-port", port,        PATH_pi,
-                                    "--backend", "gloo",          "--timeout", "300"};
-  };
-  Process second(node("1"));
-  const Result result = run(node("0"), {}, 500s);
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "Total number of processes: 40\n");
-  EXPECT_SAYS(result.out, answer_of_1e9);
-  EXPECT_EQ(second.wait().status, 0);
-}
-#endif
 
 }  // namespace

@@ -16,12 +16,6 @@ T combined(Reduction reduction, T x, T y) {
   return out;
 }
 
-template <class T>
-T divided(T x, int by) {
-  divide(data_type_of<T>(), &x, 1, by);
-  return x;
-}
-
 TEST(Combine, IntegersWrapAround) {
   EXPECT_EQ(combined<std::uint8_t>(Reduction::sum, 200, 100), 44);
   EXPECT_EQ(combined<std::uint8_t>(Reduction::product, 16, 17), 16);
@@ -133,16 +127,6 @@ void expect_conversions() {
 }
 TEST(Convert, Half) { expect_conversions<half>(); }
 TEST(Convert, Bfloat16) { expect_conversions<bfloat16>(); }
-
-TEST(Divide, IntegersTowardsZero) {
-  EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);
-  EXPECT_EQ(divided<std::int64_t>(7, 4), 1);
-  EXPECT_EQ(divided<std::int8_t>(-7, 4), -1);
-  EXPECT_EQ(divided<std::uint8_t>(255, 2), 127);
-  EXPECT_EQ(divided<std::uint64_t>(std::uint64_t{1} << 63, 2), std::uint64_t{1} << 62);
-  EXPECT_EQ(divided(1.0f, 3), 1.0f / 3.0f);
-  EXPECT_EQ(divided(half(1.0f), 3), half(1.0f / 3.0f));
-}
 
 }  // namespace
 }  // namespace multinode

@@ -1,6 +1,5 @@
-// Small parts: numbers from text, text for messages, files of /proc and /sys.
+// Small parts: files in other users' folders, limits of a container.
 #include <multinode/base/files.hpp>
-#include <multinode/base/text.hpp>
 #include <multinode/node/limits.hpp>
 #include <test/support/temporary_folder.hpp>
 
@@ -17,33 +16,6 @@
 namespace {
 
 using namespace multinode;
-
-TEST(Text, OnlyDecimalNumbersAreParsed) {
-  EXPECT_EQ(parse_decimal<int>("0042"), 42);
-  EXPECT_EQ(parse_decimal<std::uint16_t>("65535"), 65'535);
-  EXPECT_EQ(parse_decimal<std::uint16_t>("65536"), std::nullopt);
-  for (const char* text : {"", " 1", "1 ", "+1", "-1", "-0", "0x1", "1.0", "one"})
-    EXPECT_EQ(parse_decimal<int>(text), std::nullopt) << text;
-}
-
-TEST(Text, AnyBytesArePrintable) {
-  EXPECT_EQ(printable("a\nb\x01\xff"), "a?b??");
-  EXPECT_EQ(printable(std::string(60, 'a')), std::string(60, 'a'));
-  EXPECT_EQ(printable(std::string(61, 'a')), std::string(60, 'a') + "...");
-}
-
-TEST(Files, MissingFilesAreUnknown) {
-  const multinode::testing::TemporaryFolder folder;
-  folder.write("b", " 42 ");
-  folder.write("a/empty", "");
-  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(names_in(folder / "c"), std::vector<std::string>{});
-  EXPECT_EQ(read_text(folder / "b"), "42");
-  EXPECT_EQ(read_number<int>(folder / "b"), 42);
-  for (const char* name : {"a", "a/empty", "c"}) EXPECT_FALSE(read_text(folder / name)) << name;
-  EXPECT_TRUE(is_there(folder / "a/empty"));
-  EXPECT_FALSE(is_there(folder / "c"));
-}
 
 // Root writes into a user's folder: links and pipes of the names that root uses lead nowhere.
 TEST(Files, ALinkOrPipeThatAwaitsTheWriterIsReplaced) {

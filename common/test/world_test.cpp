@@ -100,12 +100,6 @@ TEST(World, GathersMoreThanOneValueOfTheStoreHolds) {
   EXPECT_EQ(end.status, 0) << end.output;
 }
 
-TEST(World, AloneWithoutALauncher) {
-  const Result result = run({program});
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS_ONCE(result.out, "rank 0 of 1");
-}
-
 #ifdef MULTINODE_HAVE_MPI
 // Among the variables of a batch script and of a pod, which mpirun's take precedence over.
 TEST(World, MeetsThroughMpi) {
@@ -165,19 +159,6 @@ INSTANTIATE_TEST_SUITE_P(Rendezvous, WorldUnderTorchrun, ::testing::Values("stat
                          [](const auto& info) { return info.param; });
 
 #ifdef MULTINODE_HAVE_MPI
-TEST(WorldUnderTorchrunInsideMpirun, EachAgentIsARankOfMpirun) {
-  const std::string torchrun = in_torch("torchrun");
-  if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun << "; ci/setup all installs it";
-  const FreePort port;
-  const Result result = run(under_mpirun(
-      2, {torchrun, "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "world_test",
-          "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port.number()), "--no-python", program}));
-  EXPECT_EQ(result.status, 0) << result.all();
-  expect_two_nodes_of_two(result.out);
-}
-#endif
-
-#ifdef MULTINODE_HAVE_MPI
 TEST(World, ARankThatIsStoppedBeforeMpiIsNamed) {
   const Result result = run(under_mpirun(3, {"sh", "-c",
                                              "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} != 1 ] || kill -STOP $$; exec " +
@@ -199,29 +180,6 @@ TEST(World, MeetsThroughTheSameFileRepeatedly) {
   const Result alone = without_rank_0.wait()[0];
   EXPECT_EQ(alone.status, 1) << alone.all();
   EXPECT_SAYS(alone.err, "no answer from the store at ");
-}
-
-TEST(World, AnUnknownRendezvousIsRefused) { EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2); }
-
-// Two jobs of one batch system with the same port.
-TEST(World, AProcessOfAnotherJobEndsAlone) {
-  Group group;
-  const auto of_job = [](const std::string& job, int rank) {
-    return std::map<std::string, std::string>{{"SLURM_JOB_ID", job},
-                                              {"SLURM_STEP_ID", "0"},
-                                              {"SLURM_STEP_NUM_TASKS", "2"},
-                                              {"SLURM_PROCID", std::to_string(rank)},
-                                              {"SLURM_LOCALID", std::to_string(rank)}};
-  };
-  group.start(of_job("7", 0));
-  group.start(of_job("8", 1));
-  ASSERT_TRUE(group.processes[1]->wait_for("it serves another run"));
-  group.start(of_job("7", 1));
-  const auto results = group.wait();
-  EXPECT_EQ(results[1].status, 2);
-  EXPECT_EQ(results[0].status, 0) << results[0].all();
-  EXPECT_EQ(results[2].status, 0) << results[2].all();
-  EXPECT_SAYS_ONCE(results[1].err, "it serves another run");
 }
 
 // Whatever connects to the port of a run: the run ends right, and a process that wanted to join ends alone.

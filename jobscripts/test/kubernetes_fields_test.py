@@ -14,10 +14,10 @@ except ImportError as error:
     print(f"no schema of Kubernetes: {error}; bash ci/setup hosts installs it")
     sys.exit(77)
 
-# Of MPIJob, PyTorchJob, TrainJob and RayJob.
+# Of MPIJob, TrainJob and RayJob.
 FIELDS = set("""apiVersion kind metadata name annotations spec template replicas restartPolicy runPolicy cleanPodPolicy
     backoffLimit activeDeadlineSeconds ttlSecondsAfterFinished launcherCreationPolicy slotsPerWorker sshAuthMountPath
-    mpiReplicaSpecs pytorchReplicaSpecs Launcher Master Worker nprocPerNode runtimeRef trainer numNodes numProcPerNode
+    mpiReplicaSpecs Launcher Worker runtimeRef trainer numNodes numProcPerNode
     resourcesPerNode limits image env value command args runtimePatches manager trainingRuntimeSpec replicatedJobs
     entrypoint shutdownAfterJobFinishes rayClusterSpec authOptions mode headGroupSpec workerGroupSpecs groupName
     rayStartParams""".split())

@@ -19,7 +19,7 @@ namespace multinode {
 #ifdef __cpp_lib_source_location
 using source_location = std::source_location;
 #else
-// clang before 16 lacks std::source_location; the fuzzers and clang-tidy use such a clang.
+// clang before 16 lacks std::source_location; clang-tidy uses such a clang.
 class source_location {
  public:
   static constexpr source_location current(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
