@@ -1,5 +1,4 @@
 // The GPU gives the CPU's bits.
-#include "recorded.hpp"
 #include "trapezoid_cuda.hpp"
 
 #include <multinode/communicator/device.hpp>
@@ -20,15 +19,6 @@ class Gpu : public ::testing::Test {
     if (multinode::device_count() == 0) GTEST_SKIP() << "there is no GPU here";
   }
 };
-
-TEST_F(Gpu, GivesTheRecordedBits) {
-  for (const auto& [n, answer, hash] : recorded) {
-    std::vector<double> sums(static_cast<std::size_t>(block_count(n)));
-    SumsOnGpu(block_count(n)).sum_blocks(n, {0, block_count(n)}, sums);
-    EXPECT_EQ(integral(n, sums), answer) << "n = " << n;
-    EXPECT_EQ(hash_of_bits(sums), hash) << "n = " << n;
-  }
-}
 
 TEST_F(Gpu, GivesEveryBlockTheCpusBits) {
   std::mt19937 random(std::random_device{}());

@@ -130,26 +130,6 @@ TEST_P(Recorded, IsRead) {
   }
 }
 
-// The variable that a value names has that value.
-TEST_P(Recorded, NamesTheVariables) {
-  const Environment environment = load(GetParam().file).environment;
-  const Launch launch = read_launch(environment);
-  std::vector<FromVariable<int>> given = {launch.rank, launch.world_size, launch.local_rank};
-  for (const auto& optional : {launch.local_size, launch.node_rank, launch.node_count})
-    if (optional) given.push_back(*optional);
-  for (const FromVariable<int>& value : given) {
-    if (value.variable.empty() || value.variable == "SLURM_STEP_TASKS_PER_NODE") continue;
-    ASSERT_TRUE(environment.contains(value.variable)) << value.variable;
-    EXPECT_EQ(environment.at(value.variable), std::to_string(value.value)) << value.variable;
-  }
-  if (launch.launcher != "none") {
-    EXPECT_NE(launch.rank.variable, "");
-  }
-  if (!launch.master_address.value.empty()) {
-    EXPECT_TRUE(environment.contains(launch.master_address.variable));
-  }
-}
-
 // mnrun's children see mnrun, regardless of what started mnrun.
 TEST_P(Recorded, MnrunInsideWins) {
   const Environment environment = without_process_variables(load(GetParam().file).environment);
@@ -444,14 +424,6 @@ TEST(Launch, PalsWithoutPmiCountsTheNodeFile) {
   EXPECT_FALSE(launch.under_mpi);
   EXPECT_EQ(launch.master_address.value, "x3006c0s13b0n0");
   EXPECT_EQ(launch.master_port.value, 13'210);
-}
-
-TEST(Launch, AddressesMayHaveBrackets) {
-  for (const std::string address : {"[::1]", "::1", "[2605:340::1]"}) {
-    const Environment given = {{"MASTER_ADDR", address}};
-    const std::string read = read_launch(load("torchrun-static").environment + given).master_address.value;
-    EXPECT_EQ(read, address.front() == '[' ? address.substr(1, address.size() - 2) : address);
-  }
 }
 
 // Below a launcher whose variables something has removed. A copy of the shell plays the launcher.

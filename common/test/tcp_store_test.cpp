@@ -18,7 +18,6 @@
 #include <future>
 #include <limits>
 #include <list>
-#include <random>
 #include <system_error>
 #include <thread>
 
@@ -509,25 +508,6 @@ TEST(Linger, WaitsForMembersNotForStrangers) {
   EXPECT_TRUE(server.wait_for_disconnects(100s));
   leaver.join();
   EXPECT_LT(milliseconds_since(start), 50'000);
-}
-
-// Whatever strangers and broken clients send, the store goes on.
-TEST_F(Store, RandomFramesEndOnlyTheirConnection) {
-  std::mt19937 random(777);
-  for (int i = 0; i < 300; ++i) {
-    Raw raw(server_.port());
-    std::string bytes = raw.hello();
-    for (int frame = 0; frame < 20; ++frame) {
-      std::string body(1, static_cast<char>(random() % 9));
-      for (unsigned field = random() % 4; field > 0; --field)
-        body += length(random() % 3 ? static_cast<std::uint32_t>(random() % 8) : static_cast<std::uint32_t>(random())) +
-                std::string(random() % 8, 'h');
-      bytes += length(static_cast<std::uint32_t>(body.size())) + body;
-    }
-    raw.send(bytes);
-  }
-  a_.set("k", "v");
-  EXPECT_EQ(b_.get("k", 60s), "v");
 }
 
 TEST_F(Store, AWrongLengthEndsTheConnection) {
