@@ -77,7 +77,7 @@ def errors(pages, table, build):
             yield f"{name}: the page has blocks for {sorted(step['kinds'])}, and steps.md says {sorted(kinds)}"
         yield from (f"{name}: there is no test '{test}'" for test in tests if not set(test.split(".")) <= words)
         for stand_in in re.findall(r"stand-in `([^`]+)", state):
-            if not any((ROOT / place / stand_in).exists() for place in ("ci/test-cluster/stand-ins", "common", "07-rdma-tuning")):
+            if not any((ROOT / place / stand_in).exists() for place in ("ci/test-cluster/stand-ins", "tools", "07-rdma-tuning")):
                 yield f"{name}: there is no stand-in '{stand_in}'"
         ran_for_real = kinds & {"laptop", "hosts"} and not step["emulated"] or any(not re.match(ON_STAND_INS, test) for test in tests)
         if state.startswith("real") and not ran_for_real:
