@@ -14,7 +14,7 @@ if(BUILD)
 else()
   file(COPY ${FROM}/common DESTINATION ${TO})
 endif()
-execute_process(COMMAND bash ${FROM}/ci/checks/build_jobs OUTPUT_VARIABLE JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
+execute_process(COMMAND bash ${FROM}/ci/tests/build_jobs OUTPUT_VARIABLE JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
   COMMAND_ERROR_IS_FATAL ANY)
 set(build ${TO}/build/alone) # as deep as build/release, for ccache
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${TO}/${CHAPTER} -B ${build} ${OPTIONS} -DBUILD_TESTING=ON COMMAND_ERROR_IS_FATAL ANY)

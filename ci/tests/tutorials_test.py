@@ -4,7 +4,7 @@ usage: tutorials_test.py --build FOLDER [--hosts]
 
 A step is a heading "### ID: ..." and what is below it. readme_test.py runs the blocks below the marks **laptop** and, with
 --hosts, all others. Commands in `...` behind **cluster** are not run, but the files, programs and options in them must exist.
-ci/checks/steps.md says what ran a step: id|state|by. A state begins with real, stand-in `NAME`, partial:, not run or –;
+ci/tests/steps.md says what ran a step: id|state|by. A state begins with real, stand-in `NAME`, partial:, not run or –;
 "by" names the blocks of the page, laptop, hosts and job, and other tests. --hosts runs the pages' blocks for two test hosts
 and for jobs of BCP. Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
 """
@@ -132,7 +132,7 @@ def main():
     options = parser.parse_args()
     build = options.build.resolve()
     pages = {page: (ROOT / f"tutorials/{page}.md").read_text() for page in STEPS}
-    table = (ROOT / "ci/checks/steps.md").read_text()
+    table = (ROOT / "ci/tests/steps.md").read_text()
     wrong = list(run_on_hosts(build)) if options.hosts else [*errors(pages, table, build), *planted_faults(pages, table, build)]
     print(f"{sum(count for _, count in STEPS.values())} steps, {len(wrong)} wrong", *wrong, sep="\n")
     return 1 if wrong else 0
