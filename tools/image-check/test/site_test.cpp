@@ -32,7 +32,7 @@ class SiteFile : public ::testing::Test {
 
 TEST_F(SiteFile, TheBuiltInChecks) {
   const Site site = read_site("");
-  EXPECT_GT(site.checks.size(), 90U);
+  EXPECT_GT(site.checks.size(), 50U);
   const auto& curve = named(site, "all_reduce, mpi");
   EXPECT_EQ(curve.from, Suite::smoke);
   EXPECT_EQ(curve.seconds, 3);
