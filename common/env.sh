@@ -10,9 +10,9 @@ if [ "$(id -u)" = 0 ]; then
 fi
 
 # mpirun starts at most one process per core, and the examples have more processes than a laptop has cores: Open MPI 4,
-# and Open MPI 5.
+# and Open MPI 5, which puts all processes on the first of several hosts where a policy says oversubscribe but not slot.
 export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe-1}"
-export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy-:oversubscribe}"
+export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy-slot:oversubscribe}"
 
 # Open MPI 4 copies messages from one process's memory to another's (CMA). Containers forbid that system call, and Open
 # MPI prints an error for each message: make it copy through shared memory.

@@ -27,7 +27,7 @@ Draft202012Validator.check_schema(schema)
 validator = Draft202012Validator(schema)
 environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                             "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+                            "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe"}
 mpirun = os.environ.get("MPIEXEC", "mpirun")
 independent = ["collective", "backend", "ranks", "size_bytes", "type", "redop", "in_place", "cycle"]
 

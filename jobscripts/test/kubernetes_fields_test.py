@@ -2,7 +2,7 @@
 """Is each field in the manifests of a folder one that Kubernetes knows, with a value of its type?
 
 usage: kubernetes_fields_test.py FOLDER. Kubernetes' own schema checks its objects and the pods of the operators' objects.
-The operators' other fields must be in FIELDS. Exit status: 0 yes, 1 no, 77 the schema is not here (ci/setup hosts).
+The operators' other fields must be in FIELDS. Exit status: 0 yes, 1 no, 77 the schema is not here (ci/setup slurm).
 """
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ try:
     import kubernetes_validate
     import yaml
 except ImportError as error:
-    print(f"no schema of Kubernetes: {error}; bash ci/setup hosts installs it")
+    print(f"no schema of Kubernetes: {error}; bash ci/setup slurm installs it")
     sys.exit(77)
 
 # Of MPIJob, TrainJob and RayJob.

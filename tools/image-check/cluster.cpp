@@ -103,7 +103,7 @@ Variables small_machine() {
   Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                       {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                      {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                      {"PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"},
                       {"OMP_NUM_THREADS", "1"}};
   static const bool single_copy = can_read_other_processes();
   if (!single_copy) variables["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none";

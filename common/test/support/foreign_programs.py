@@ -15,7 +15,7 @@ import tarfile
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LIMIT = 600  # seconds to compile a file
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
+                   OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy="slot:oversubscribe")
 UPSTREAM = {"nccl-examples": "NVIDIA/nccl (docs/examples)", "nccl-tests": "NVIDIA/nccl-tests", "cuda-samples": "NVIDIA/cuda-samples"}
 
 
