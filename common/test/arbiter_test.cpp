@@ -101,6 +101,20 @@ TEST_F(ArbiterTest, TheEndOfAChainOfPeersIsLate) {
   EXPECT_SAYS(text, "rank 0 (pid 0) waits in call with rank 1; rank 2 (pid 2) is late: it is in its own code");
 }
 
+TEST_F(ArbiterTest, ALinkThatLosesDataIsNoDeadRank) {
+  join(2);
+  EXPECT_SAYS(verdict([&] {
+                arbiter_.beat(0, {1, 0, 1, 30'000, expired, "send"}, now_);
+                arbiter_.beat(1, {1, 0, 0, 0, {}, "recv"}, now_);
+              }),
+              "rank 1 (pid 1) is in recv with rank 0: what one sends does not reach the other (another tag, a "
+              "firewall, or an MTU");
+  arbiter_ = {};
+  join(2);
+  arbiter_.lose(1, "9 bytes were not acknowledged");
+  EXPECT_EQ(arbiter_.verdict()->second, "the connection to rank 1 (pid 1) broke: 9 bytes were not acknowledged");
+}
+
 TEST_F(ArbiterTest, APeerOutsideOfTheWorldIsNoCrash) {
   join(1);
   EXPECT_SAYS(verdict([&] { beat(0, 1, 0, expired, 7); }), "waits in call with rank 7");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <multinode/base/check.hpp>
 #include <multinode/communicator/host_communicator.hpp>
 
 #include <algorithm>

@@ -2,10 +2,12 @@
 #include <multinode/net/socket.hpp>
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -92,6 +94,14 @@ void set_connection_options(int fd) noexcept {
   set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 9'000);  // ms; keep-alive does not probe while data is in flight
+}
+
+std::string why_broken(int fd, int error) {
+  int sent = 0;
+  if (error != ETIMEDOUT || ::ioctl(fd, SIOCOUTQ, &sent) < 0 || sent == 0) return std::strerror(error);
+  return std::to_string(sent) +
+         " bytes were not acknowledged for 9 s: the other host is down, the link is cut, or the network drops large "
+         "packets (ip link: an MTU that a switch in between does not carry)";
 }
 
 TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& handshake)
@@ -209,7 +219,8 @@ void TcpClient::send(std::string_view bytes, Deadline& deadline, std::string_vie
         throw StoreTimeout(lost(name_ + " does not read, while " + std::string(doing)));
       }
     } else if (errno != EINTR) {
-      throw ConnectionClosed(lost("lost " + name_ + ": " + std::strerror(errno) + ", while " + std::string(doing)));
+      throw ConnectionClosed(
+          lost("lost " + name_ + ": " + why_broken(fd_.get(), errno) + ", while " + std::string(doing)));
     }
   }
 }
@@ -229,8 +240,8 @@ void TcpClient::receive(char* to, std::size_t count, Deadline& deadline, std::st
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
         throw ConnectionClosed(lost("lost " + name_ + ": " +
-                                    (got == 0 ? "it closed the connection" : std::strerror(errno)) + ", while " +
-                                    std::string(doing)));
+                                    (got == 0 ? "it closed the connection" : why_broken(fd_.get(), errno)) +
+                                    ", while " + std::string(doing)));
       }
       taken_ = 0;
       filled_ = static_cast<std::size_t>(got);

@@ -53,6 +53,9 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& error);
 // Sets the options of a connection between ranks: TCP_NODELAY, and keep-alive that detects a dead host within 10 s.
 void set_connection_options(int fd) noexcept;
 
+// For messages: why the connection broke with this error, and if the other host acknowledged nothing, where to look.
+std::string why_broken(int fd, int error);
+
 // The other side closed the connection.
 class ConnectionClosed : public StoreLost {
  public:

@@ -72,7 +72,7 @@ void Arbiter::fail(int rank, int status, std::string reason, Time now) {
 
 void Arbiter::leave(int rank) { ranks_.at(rank).alive = false; }
 
-void Arbiter::lose(int rank) {
+void Arbiter::lose(int rank, const std::string& broke) {
   auto& state = ranks_.at(rank);
   if (!state.alive) return;
   if (!state.heartbeat) {  // it only tried to connect, and will come again
@@ -81,7 +81,9 @@ void Arbiter::lose(int rank) {
   }
   state.alive = false;
   if (candidate_ && candidate_->rank == rank) return decide(candidate_->status, candidate_->text);
-  decide(exit_wrong, rank_text(rank, state.hello) + " is gone: it was killed, or it exited without an error message");
+  decide(exit_wrong,
+         broke.empty() ? rank_text(rank, state.hello) + " is gone: it was killed, or it exited without an error message"
+                       : "the connection to " + rank_text(rank, state.hello) + " broke: " + broke);
 }
 
 void Arbiter::tick(Time now) {
@@ -177,16 +179,26 @@ Arbiter::Judgement Arbiter::judge(const LongWait& wait, const std::string& waiti
       at = p.peer;
     }
     const auto peer = ranks_.find(waiter.progress.peer);
-    return {peer == ranks_.end()
-                ? waiting
-                : waiting + "; " + rank_text(peer->first, peer->second.hello) + " is " + doing(peer->second.progress)};
+    if (peer == ranks_.end()) return {waiting};
+    const Progress& other = peer->second.progress;
+    const auto one_is = [&](std::string_view what) {
+      return (waiter.progress.name + other.name).find(what) != std::string::npos;
+    };
+    const bool lost = other.is_inside() && other.peer == me && one_is("end") && one_is("ecv");
+    return {waiting + "; " + rank_text(peer->first, peer->second.hello) + " is " + doing(other) +
+            (lost ? ": what one sends does not reach the other (another tag, a firewall, or an MTU that the network "
+                    "does not carry)"
+                  : "")};
   }
   // A collective: the rank that has entered the fewest.
   const auto entered = [&](const Rank& state) { return state.progress.collectives_in(waiter.progress.lane); };
   const auto late = std::ranges::min_element(ranks_, {}, [&](const auto& r) { return entered(r.second); });
   if (entered(late->second) < entered(waiter))
     return {waiting + "; " + late_text(late->first, late->second), late->first};
-  return {waiting + "; every rank has entered it: the library or the network is stuck"};
+  return {
+      waiting +
+      "; every rank has entered it: the library or the network is stuck (a firewall, or an MTU that the network does "
+      "not carry)"};
 }
 
 }  // namespace multinode

@@ -34,7 +34,8 @@ class Arbiter {
   // the verdict only if there is no other within 300 ms.
   void fail(int rank, int status, std::string reason, Time now);
   void leave(int rank);  // in peace
-  void lose(int rank);   // its connection closed without a goodbye
+  // Its connection closed without a goodbye: its process has ended, unless the connection `broke` for this reason.
+  void lose(int rank, const std::string& broke = {});
 
   // Judges; to be called every 50 ms or so while busy().
   void tick(Time now);

@@ -128,6 +128,7 @@ class TcpStoreServer::Implementation {
     bool admitted = false;  // has said hello
     std::string challenge;  // until then
     std::string prefix;     // of its keys
+    std::string broken;     // why, if the network did it
     bool leaving = false;   // has said goodbye: to be closed when the answer is sent
     std::string magic;      // the part received so far
     protocol::FrameReader in;
@@ -338,16 +339,27 @@ class TcpStoreServer::Implementation {
   }
 
   void handle(Connection& connection, std::uint32_t events) {
-    if (events & (EPOLLERR | EPOLLHUP)) return connection.fd.reset();
+    if (events & (EPOLLERR | EPOLLHUP)) {
+      int error = 0;
+      socklen_t size = sizeof error;
+      ::getsockopt(connection.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      return broke(connection, error);
+    }
     if (events & EPOLLOUT) return process(connection);
     receive(connection);
+  }
+
+  // The kernel resets the connections of a process that has ended.
+  static void broke(Connection& connection, int error) {
+    if (error != 0 && error != ECONNRESET && error != EPIPE) connection.broken = why_broken(connection.fd.get(), error);
+    connection.fd.reset();
   }
 
   void receive(Connection& connection) {
     const auto room = connection.admitted ? chunk_.size() : protocol::max_hello;
     const auto got = ::recv(connection.fd.get(), chunk_.data(), room, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return connection.fd.reset();
+    if (got <= 0) return broke(connection, got == 0 ? 0 : errno);
     std::string_view bytes(chunk_.data(), static_cast<std::size_t>(got));
     if (const auto part = bytes.substr(0, protocol::magic.size() - connection.magic.size()); !part.empty()) {
       connection.magic += part;
@@ -434,7 +446,10 @@ class TcpStoreServer::Implementation {
       const auto count =
           ::send(connection.fd.get(), connection.out.data() + sent, connection.out.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && errno != EAGAIN) throw std::system_error(errno, std::generic_category(), "send");
+      if (const int error = errno; count < 0 && error != EAGAIN) {
+        broke(connection, error);
+        throw std::system_error(error, std::generic_category(), "send");
+      }
       if (count < 0) break;
       sent += static_cast<std::size_t>(count);
     }
@@ -572,7 +587,7 @@ class TcpStoreServer::Implementation {
     }
     if (connection->attempt) {
       connection->attempt->connections.erase(connection->rank);
-      connection->attempt->arbiter.lose(connection->rank);
+      connection->attempt->arbiter.lose(connection->rank, connection->broken);
       if (connection->attempt->connections.empty() && !connection->prefix.empty()) erase_keys_of(connection->prefix);
     }
     if (connection->admitted) count_admitted(-1);

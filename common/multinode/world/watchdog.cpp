@@ -144,8 +144,9 @@ void Watchdog::watch() try {
            identity_.server + " is frozen, or cut off: no answer for " + to_text(timeout_)});
     }
   }
-} catch (const std::runtime_error&) {
-  if (!leaving_) end({identity_.prints_without_store, exit_wrong, identity_.server + " is gone"});
+} catch (const std::runtime_error& lost) {
+  if (!leaving_)
+    end({identity_.prints_without_store, exit_wrong, identity_.server + " is gone, or cut off: " + lost.what()});
 }
 
 void Watchdog::say(const std::string& text) const {

@@ -35,6 +35,7 @@ namespace multinode {
 namespace {
 
 using namespace std::chrono_literals;
+using std::chrono::milliseconds;
 const Libraries* registered_libraries = nullptr;
 constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
 
