@@ -15,15 +15,17 @@
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   const std::size_t columns = 2000, rows = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 500000;
   if (rows < 1 || rows > 1000000) {  // the count of MPI_Allreduce is an int
     if (rank == 0) std::fprintf(stderr, "rows must be a number from 1 to 1000000, not '%s'\n", argv[1]);
-    MPI_Finalize();
-    return 1;
+    return MPI_Finalize(), 1;
   }
   const std::size_t count = rows * columns;
   std::vector<float> matrix(count);

@@ -10,6 +10,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 constexpr int root = 0, count = 1000;  // elements of a block
@@ -19,9 +20,12 @@ int element(int from, int to, int i) { return 100 * (from % 100) + 10 * (to % 10
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   std::vector<int> blocks, got;  // blocks: one for each rank. Where an operation takes one block, it is the first.
   for (int to = 0; to < size; ++to)

@@ -22,15 +22,17 @@ struct Point {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   const std::size_t largest = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 4 << 20;
   if (size < 2 || largest < 1 << 16 || largest > 1 << 30) {
     if (rank == 0)
       std::fprintf(stderr, "ping_pong needs two processes, and a largest size of 64 KiB to 1 GiB in bytes\n");
-    MPI_Finalize();
-    return 1;
+    return MPI_Finalize(), 1;
   }
   const int last = size - 1;  // on another node than rank 0, if there are several
 

@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 constexpr int count = 1000, tag = 3;
@@ -55,13 +56,14 @@ void start_then_wait(Shift& s) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size < 2) {
-    std::fprintf(stderr, "deadlock needs at least 2 processes: mpirun -n 2 ./deadlock\n");
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2)
+    return std::fprintf(stderr, "deadlock needs at least 2 processes: mpirun -n 2 ./deadlock\n"), MPI_Finalize(), 1;
 
   const struct {
     const char* name;

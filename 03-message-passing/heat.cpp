@@ -81,14 +81,16 @@ double microseconds(Rod& rod, Neighbours at, void (*advance)(Rod&, Neighbours)) 
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   const long all = argc > 1 ? std::atol(argv[1]) : 20000;
   if (all < size) {
     if (rank == 0) std::fprintf(stderr, "heat: every rank needs a cell: at least %d cells, not %s\n", size, argv[1]);
-    MPI_Finalize();
-    return 1;
+    return MPI_Finalize(), 1;
   }
   // Shares differ by one cell at most: the number of cells need not be a multiple of the number of ranks.
   const auto first_of = [&](long of) { return all * of / size; };

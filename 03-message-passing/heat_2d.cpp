@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <numbers>
 #include <vector>
 
@@ -42,8 +43,11 @@ struct Tile {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int size = 0, rank = 0, shape[2] = {}, walls[2] = {}, place[2] = {}, up = 0, down = 0, left = 0, right = 0;
+  int size = 0, rank = 0, asked = 1, shape[2] = {}, walls[2] = {}, place[2] = {}, up = 0, down = 0, left = 0, right = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   MPI_Dims_create(size, 2, shape);  // 2 x 2 for 4 ranks, 3 x 2 for 6, 5 x 1 for 5
   if (shape[0] > all_rows) {
     std::fprintf(stderr, "heat_2d: %d rows of tiles, but only %d rows of cells\n", shape[0], all_rows);

@@ -22,8 +22,8 @@
 
 int main(int argc, char** argv) {
   const char *rank_text = std::getenv("RANK"), *size_text = std::getenv("WORLD_SIZE");
-  if (argc < 2 || !rank_text || !size_text) {
-    std::fprintf(stderr, "usage: RANK=r WORLD_SIZE=n ./send_gloo FOLDER [ADDRESS]\n");
+  if (argc < 2 || !rank_text || !size_text || std::atoi(size_text) < 2) {
+    std::fprintf(stderr, "usage: RANK=r WORLD_SIZE=n ./send_gloo FOLDER [ADDRESS], with at least 2 ranks\n");
     return 1;
   }
   const int rank = std::atoi(rank_text), size = std::atoi(size_text);

@@ -11,6 +11,8 @@
 #include <nccl.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
 
 int rank = 0, size = 0, local_rank = 0;
 
@@ -24,8 +26,14 @@ void check(ncclResult_t code, const char* call) { check(code == ncclSuccess, cal
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
+  int asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);  // in the world: chooses whom to send to
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2)
+    return std::fprintf(stderr, "send_nccl needs at least 2 processes: mpirun -n 2 ./send_nccl\n"), MPI_Finalize(), 1;
   MPI_Comm node;  // the processes that share this node's memory
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);  // on this node: chooses the GPU

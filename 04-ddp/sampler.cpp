@@ -9,9 +9,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -37,9 +37,12 @@ std::vector<std::size_t> order(std::uint64_t epoch) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, right = 1;
+  int rank = 0, size = 0, asked = 1, right = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   for (std::size_t epoch = 0; epoch < epochs; ++epoch) {
     const std::vector<std::size_t> all = order(epoch);
     if (epoch > 0 && all == order(epoch - 1)) right = 0;

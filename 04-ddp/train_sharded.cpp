@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -168,7 +169,12 @@ double train(Network& network) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int right = 1;
+  int rank = 0, size = 0, asked = 1, right = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   double loss = 0;
   unsigned long most[2] = {};  // bytes: of the largest rank, of one process
   {
@@ -188,9 +194,6 @@ int main(int argc, char** argv) {
   }
   MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UNSIGNED_LONG, MPI_MAX, MPI_COMM_WORLD);
-  int rank = 0, size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
   right = right && loss < 0.5 && (size == 1 || most[0] < most[1]);  // a guess has log 8 = 2.08
   if (rank == 0)
     std::printf("%s: loss %.4f; parameters and gradients: %lu KiB per rank, %lu in one process\n",

@@ -50,16 +50,18 @@ std::uint64_t hash_of_bits(std::span<const double> sums) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   const long default_n = 10'000'000, n = argc > 1 ? std::atol(argv[1]) : default_n;
   if (n < 1'000'000 || n > 1'000'000'000) {
     if (rank == 0)
       std::fprintf(stderr, "pi_exact: '%s' is not a number of intervals from 1000000 to 1000000000\n", argv[1]);
-    MPI_Finalize();
-    return 1;
+    return MPI_Finalize(), 1;
   }
   const long blocks = (n - 1 + block_length - 1) / block_length;
   const double h = 1.0 / double(n);

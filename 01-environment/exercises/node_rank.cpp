@@ -9,12 +9,17 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, local_rank = 0;
+  int rank = 0, size = 0, asked = 1, local_rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   // On one machine there is one node. To have something to number, pretend that each node has two processes.
   MPI_Comm node = MPI_COMM_NULL;

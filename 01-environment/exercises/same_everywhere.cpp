@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
 
 // The same answer on every rank: do all ranks have the same value?
 bool same_on_all_ranks(long mine) {
@@ -19,9 +21,12 @@ bool same_on_all_ranks(long mine) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   const long open_files = sysconf(_SC_OPEN_MAX);  // the limit of this process: one machine, so the same on all ranks
   const bool same = same_on_all_ranks(open_files);

@@ -9,6 +9,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 // The data has one block per rank, all of the same length.
@@ -37,9 +38,16 @@ struct Ring {
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   Ring ring;
+  int asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &ring.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ring.size);
   const int rank = ring.rank, size = ring.size, count = size * 1000;
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2)
+    return std::fprintf(stderr, "ring_all_reduce needs at least 2 processes: mpirun -n 2 ./ring_all_reduce\n"),
+           MPI_Finalize(), 1;
   for (int i = 0; i < count; ++i) ring.data.push_back(float(rank % 8 + i % 8));
 
   ring.all_reduce();

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 constexpr int rounds = 10;
@@ -39,9 +40,14 @@ double round_trip(int peer) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, slowest = 0;
+  int rank = 0, size = 0, asked = 1, slowest = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2)
+    return std::fprintf(stderr, "slow_rank needs at least 2 processes: mpirun -n 2 ./slow_rank\n"), MPI_Finalize(), 1;
 
   const int slow = size / 2;  // to be found without using this
   int right = 1;

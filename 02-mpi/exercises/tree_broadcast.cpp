@@ -11,6 +11,7 @@
 
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 // Every rank gets the data of rank 0. Returns how often this rank sent it.
@@ -29,9 +30,16 @@ int broadcast(std::vector<float>& data, int rank, int size) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 4) {
+    if (rank == 0) std::fprintf(stderr, "tree_broadcast needs at least 4 processes: mpirun -n 4 ./tree_broadcast\n");
+    return MPI_Finalize(), 1;
+  }
 
   const std::size_t count = 1 << 20;
   const int trials = 10;

@@ -10,6 +10,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 // The processes with local rank 0, one of each node. On all other processes: MPI_COMM_NULL.
@@ -28,9 +29,12 @@ void all_reduce(std::vector<int>& data, MPI_Comm node, MPI_Comm leaders) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, local_rank = 0, number_of_leaders = 0;
+  int rank = 0, size = 0, asked = 1, local_rank = 0, number_of_leaders = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
 
   // On one machine there is one node: pretend that each node has two processes. On a cluster, MPI_Comm_split_type with
   // MPI_COMM_TYPE_SHARED makes this communicator.

@@ -9,14 +9,23 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
 
 constexpr int to_left = 1, to_right = 2;  // tags: the direction in which a message travels
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 3) {
+    if (rank == 0) std::fprintf(stderr, "neighbours needs at least 3 processes: mpirun -n 3 ./neighbours\n");
+    return MPI_Finalize(), 1;
+  }
   const int left = (rank + size - 1) % size, right = (rank + 1) % size;
 
   int from_left = -1, from_right = -1;

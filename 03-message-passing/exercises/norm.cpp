@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 double length_of(const std::vector<double>& part, int rank) {
@@ -24,8 +25,13 @@ double length_of(const std::vector<double>& part, int rank) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2) return std::fprintf(stderr, "norm needs at least 2 processes: mpirun -n 2 ./norm\n"), MPI_Finalize(), 1;
 
   std::vector<double> part(1000, rank + 1.0);
   const double before = length_of(part, rank);

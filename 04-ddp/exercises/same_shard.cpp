@@ -66,8 +66,14 @@ Result train(MPI_Comm comm) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2)
+    return std::fprintf(stderr, "same_shard needs at least 2 processes: mpirun -n 2 ./same_shard\n"), MPI_Finalize(), 1;
   const Result result = train(MPI_COMM_WORLD), alone = train(MPI_COMM_SELF);
   double all = 0;
   int right = 1;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 constexpr std::size_t features = 24, samples = 50, steps = 50;  // of all ranks; `features` is a multiple of 1, 2, 3, 4
@@ -65,9 +66,18 @@ Result train(MPI_Comm comm) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0;
+  int rank = 0, size = 0, asked = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
+  if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  if (size < 2 || features % std::size_t(size) != 0) {
+    if (rank == 0)
+      std::fprintf(stderr, "sharded_update: %zu features cannot be shared by %d ranks: take 2, 3, 4, 6, 8, 12 or 24\n",
+                   features, size);
+    return MPI_Finalize(), 1;
+  }
   const Result result = train(MPI_COMM_WORLD);
   int right = result.weights == train(MPI_COMM_SELF).weights && result.kept * std::size_t(size) <= features;
   MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);

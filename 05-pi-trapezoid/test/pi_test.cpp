@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
 #include <ostream>
 #include <random>
@@ -140,6 +141,13 @@ TEST(PiAlone, WritesJson) {
   EXPECT_LE(result.at("ranks")[0].at("fastest_seconds"), result.at("ranks")[0].at("seconds"));
   EXPECT_GE(result.at("ranks")[0].at("waited_seconds"), 0);
   EXPECT_EQ(lines.size(), 2u);
+}
+
+TEST(PiAlone, StartsItsThreads) {
+  const Process pi({PATH_pi, "--n", "1e9", "--trials", "1000", "--threads", "40"});
+  const std::string threads = "/proc/" + std::to_string(pi.pid()) + "/task";
+  EXPECT_TRUE(soon([&] { return std::ranges::distance(std::filesystem::directory_iterator(threads)) >= 40; }));
+  pi.signal(SIGKILL);
 }
 
 TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {

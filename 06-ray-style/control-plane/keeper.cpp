@@ -14,7 +14,6 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
-#include <iostream>
 #include <sstream>
 #include <thread>
 

@@ -24,7 +24,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-#include <optional>
 #include <thread>
 #include <utility>
 

@@ -8,8 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace compare_test {
 
 using namespace rdma;

@@ -5,7 +5,6 @@
 #include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
-#include <fstream>
 #include <tuple>
 
 namespace rdma_tune_test {

@@ -16,8 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
-
 namespace verify_test {
 
 using namespace std::chrono_literals;

@@ -15,10 +15,11 @@ CHAPTER/test/lessons.json has, for each lesson program:
                solutions/NAME.diff applied; without it, it must compile and give exit status 1
 
 The compile line stands in the head comment of the program and, but for an exercise, as a command in README.md. The quick
-test runs it with warnings as errors, compares the answers, and plants the first mistake, which is the skeleton of an
-exercise. With --mistakes the other mistakes are planted, clang++ (where installed) checks the program, and the program
-runs with a full disk (/dev/full) as its standard output: it must report that. All are compiled with the line's -O2:
-without it they would compile 0.2 s sooner, and train for 8 s longer.
+test compiles it with warnings as errors, starts it as another MPI's mpirun would, which must be WRONG, compares the
+answers, and plants the first mistake, which is the skeleton of an exercise. With --mistakes the other mistakes are
+planted, clang++ (where installed) checks the program, and the program runs with a full disk (/dev/full) as its standard
+output: it must report that. All are compiled with the line's -O2: without it they would compile 0.2 s sooner, and train
+for 8 s longer.
 --headers and --libraries say where CMake found CUDA and NCCL.
 Exit status: 0 passed, 1 failed, 77 something that the line needs is not installed.
 """
@@ -78,7 +79,8 @@ def main():
     line = compile_line(source, None if exercise else chapter / "README.md")
     compiler = line.split()[0]
 
-    environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries, **AT_ONCE)
+    environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries, **AT_ONCE,
+                       SLURM_STEP_NUM_TASKS="2")  # as below srun: the innermost launcher, mpirun, is right
     found = clean_clone.run([f". {shlex.quote(str(env))}", f"type -P {compiler}"], LIMIT, where, environment)[0] == 0
     if not found or lesson.get("gpu") and not options.emulated_gpus:
         print(f"{name} needs {compiler}{', CUDA and NCCL' if lesson.get('gpu') else ''}: not installed")
@@ -126,6 +128,7 @@ def main():
             raise Failure(f"{name}: no mistake is planted, so nothing shows that it can fail")
         warnings = QUICKLY if compiler == "nvcc" else WARNINGS
         n = lesson.get("mistakes_at", min(2, max(lesson["processes"])))
+        bare = lesson["run"].replace("who_waits --after 2 --end -- ", "")  # it waits 60 s where only rank 0 fails
 
         if options.mistakes:
             if compiler != "nvcc" and shutil.which("clang++"):
@@ -133,12 +136,15 @@ def main():
                                     if word[1] == "mpicxx" else "clang++ ", line) + WARNINGS + ONLY_CHECK)
             build(right, line + QUICKLY)
             (pathlib.Path(folder) / "full").write_text('exec "$@" >/dev/full')
-            alone = lesson["run"].replace("who_waits --after 2 --end -- ", "")  # it waits 60 s where only rank 0 fails
-            status, output = start(alone.replace(f"./{name}", f"sh ./full ./{name}"), n)
+            status, output = start(bare.replace(f"./{name}", f"sh ./full ./{name}"), n)
             if status == 0 or f"{name}: standard output: No space left on device" not in output:
                 raise Failure(f"whose output cannot be written, {name} ends with exit status {status}:\n{output}")
         else:
             build(right, line + warnings)
+            if bare.startswith("mpirun -n {n} "):
+                status, output = start(bare.replace("mpirun -n {n}", "PMI_SIZE=4"), 1)
+                if status not in (1, 2) or not re.search("^WRONG: .*4 processes, MPI says 1: ", output, re.M):
+                    raise Failure(f"under another MPI's mpirun, {name} ends with exit status {status}:\n{output}")
             for processes in lesson["processes"]:
                 found = answer(lesson["run"], lesson["answer"], processes)
                 print(f"{name} with n = {processes}: {' '.join(found)}")

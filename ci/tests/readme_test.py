@@ -189,6 +189,11 @@ def main():
             updated += source[end:match.start("text")] + compare(match, shown)
             end = match.end("text")
         updated += source[end:]
+        if re.search(r"\b\d\d-[^/]+/README[.]md$", str(options.readme)) and "laptop" in shells:
+            folder = shells["laptop"].run("pwd", options.timeout)[0].strip()
+            if folder != str(clone):
+                different += 1
+                print(f"{options.readme} ends in {folder}, not in the root of the clone, where the next chapter begins")
     print(f"{options.readme}: {executed} commands executed, {different} blocks differ; {left} blocks not executed, "
           f"{unexplained} without a reason")
     if options.update:

@@ -12,12 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <future>
 #include <random>
-#include <system_error>
 #include <thread>
 
 namespace multinode {

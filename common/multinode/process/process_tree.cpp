@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstddef>
 #include <map>
-#include <optional>
 #include <sstream>
 #include <string>
 

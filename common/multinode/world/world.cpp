@@ -26,7 +26,6 @@
 #include <iostream>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <thread>
 
