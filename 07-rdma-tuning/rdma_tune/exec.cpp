@@ -48,9 +48,8 @@ int run_exec(int argc, const char* const* argv) {
       "version of NCCL, which counts where the ports' indices differ (default: that of the libnccl that the command "
       "loads)")("require", po::value(&require), "rdma: exit with status 1 where no RDMA port would be used")(
       "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
-      "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept")(
-      "sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
-  known.add(wanted_options(wanted));
+      "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept");
+  known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (!require.empty() && require != "rdma")
     throw multinode::UsageError("--require must be rdma, not '" + require + "'");

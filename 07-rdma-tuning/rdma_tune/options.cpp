@@ -12,10 +12,9 @@ namespace rdma {
 namespace po = boost::program_options;
 using multinode::UsageError;
 
-po::options_description system_options(std::string& sysfs, std::string& json) {
-  po::options_description known("What to read, and where to write it");
-  known.add_options()("sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys")(
-      "json", po::value(&json), "file to write a JSON object to");
+po::options_description sysfs_option(std::string& sysfs) {
+  po::options_description known("What to read");
+  known.add_options()("sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
   return known;
 }
 

@@ -12,8 +12,8 @@
 
 namespace rdma {
 
-// --sysfs DIR and --json FILE
-boost::program_options::options_description system_options(std::string& sysfs, std::string& json);
+// --sysfs DIR
+boost::program_options::options_description sysfs_option(std::string& sysfs);
 
 // --subnet, --device
 boost::program_options::options_description wanted_options(Wanted& wanted);
