@@ -93,11 +93,18 @@ const std::vector<Expected>& all_expected() {
       {"mnrun", "mnrun", 2, 3, 0, 1, 1, 2, master, "127.0.0.1:29501", "run7/1"},
       {"cluster", "cluster", 3, 4, 1, 2, 1, 2, master, ":0", "1/1"},
       {"ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
+      // Ray started by srun: its workers inherit the variables of `ray start`.
+      {"srun-none+ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
+      {"srun-none+srun-pmi2+ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
+      {"srun-none+srun-pmix+ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
       {"bcprun", "bcprun", 3, 4, 1, unsaid, 1, unsaid, master, "launcher-svc-1234567:29500", "/0"},
       {"torch-distributed-launch-1.8", "torch.distributed.launch", 2, 4, 0, unsaid, unsaid, unsaid, master,
        "node0:29500", "/0"},
       {"runai-pod", "Run:ai pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
       {"kubeflow-pytorchjob-1.9", "Kubeflow pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
+      {"kubeflow-pytorchjob-1.9+open-mpi-5", "Open MPI", 2, 4, 1, 4, unsaid, unsaid, mpi, "job-master-0:23456",
+       "prterun-localhost-14490@1/0"},
+      {"runai-pod+kubeflow-pytorchjob-1.9", "Kubeflow pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
       {"kubeflow-trainer-2", "Kubeflow pod", 1, 2, 0, 1, 1, 2, pod, "job-node-0-0.job:29400", "/0"},
       {"kubeflow-pytorchjob-old", "pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
       {"bcp-replica", "BCP replica", 1, 2, 0, 1, 1, 2, pod, "launcher-svc-1234567:29500", "1234567/0"},
@@ -227,30 +234,14 @@ TEST(Launch, ARequeuedJobIsAnotherAttempt) {
   EXPECT_EQ(attempt_name(read_launch(again)), "1.0/2");
 }
 
-TEST(Launch, TheInnerLauncherWins) {
-  const Environment ray = load("ray-train").environment, in_mpirun = load("open-mpi-5").environment;
-  const struct {
-    std::string outer;
-    Environment inner;
-    std::string launcher;
-    int rank;
-  } cases[] = {
-      {"srun-none", ray, "Ray Train", 1},  // Ray started by srun: its workers inherit the variables of `ray start`
-      {"srun-none+srun-pmix", ray, "Ray Train", 1},
-      {"srun-none+srun-pmi2", ray, "Ray Train", 1},
-      {"srun-none+srun-pmix",
-       {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}},
-       "srun --mpi=pmix",
-       2},  // copies
-      {"kubeflow-pytorchjob-1.9", in_mpirun, "Open MPI", 2},
-      {"bcp-replica", {{"NGC_ARRAY_TYPE", "MPIJob"}}, "none", 0},  // such a job starts one replica
-  };
-  for (const auto& [outer, inner, launcher, rank] : cases) {
-    const Launch launch = read_launch(load(outer).environment + inner);
-    EXPECT_EQ(launch.launcher, launcher) << outer;
-    EXPECT_EQ(launch.rank.value, rank) << outer;
-    EXPECT_EQ(launch.under_mpi, launcher == "Open MPI" || launcher == "srun --mpi=pmix") << outer;
-  }
+TEST(Launch, CopiesOfSrunsNumbersAreNoOtherLauncher) {
+  const Environment copies = {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}};
+  EXPECT_EQ(read_launch(load("srun-none+srun-pmix").environment + copies).launcher, "srun --mpi=pmix");
+}
+
+TEST(Launch, AnMpiJobOfBcpStartsOneReplica) {
+  const Environment mpi_job = {{"NGC_ARRAY_TYPE", "MPIJob"}};
+  EXPECT_EQ(read_launch(load("bcp-replica").environment + mpi_job).launcher, "none");
 }
 
 TEST(Launch, AUsersMpiSettingsStay) {
@@ -463,6 +454,7 @@ TEST(ReadNodes, EveryBatchSystem) {
   const std::map<std::string, ExpectedNodes> all = {
       {"bcp-replica", {1, 2, "8", "launcher-svc-1234567:29500"}},
       {"kubeflow-pytorchjob-1.9", {1, 2, "1", "job-master-0:23456"}},
+      {"runai-pod+kubeflow-pytorchjob-1.9", {1, 2, "1", "job-master-0:23456"}},
       {"kubeflow-pytorchjob-old", {1, 2, "", "job-master-0:23456"}},
       {"kubeflow-trainer-2", {1, 2, "auto", "job-node-0-0.job:29400"}},
       {"runai-pod", {1, 2, "4", "job-master-0:23456"}},
@@ -471,23 +463,6 @@ TEST(ReadNodes, EveryBatchSystem) {
   for (const auto& [file, expected] : all) {
     SCOPED_TRACE(file);
     expect_nodes(load(file).environment, expected);
-  }
-}
-
-// A program and an agent in the same pod or on the same batch node get the same numbers and the same master.
-TEST(ReadNodes, AgreesWithReadLaunchInPods) {
-  const Environment pet = load("kubeflow-pytorchjob-1.9").environment;
-  std::vector<Environment> all = {load("runai-pod").environment + pet};
-  for (const Expected& expected : all_expected())
-    if (expected.how == Expected::pod) all.push_back(load(expected.file).environment);
-  for (const Environment& environment : all) {
-    const Launch launch = read_launch(environment);
-    const Nodes nodes = read_nodes(environment);
-    SCOPED_TRACE(launch.launcher);
-    EXPECT_EQ(value_or_unsaid(nodes.node_rank), launch.rank.value);
-    EXPECT_EQ(value_or_unsaid(nodes.node_count), launch.world_size.value);
-    EXPECT_EQ(nodes.master_address.value, launch.master_address.value);
-    EXPECT_EQ(nodes.master_port.value, launch.master_port.value);
   }
 }
 
