@@ -24,7 +24,8 @@ struct Recording {
   Environment environment;
 };
 
-// environments/NAME.env: a line with its origin, then lines NAME=value. "OUTER+INNER": what INNER sets, in OUTER.
+// environments/NAME.env: a line with its origin, then lines NAME=value: of what was there, what launch.cpp reads or
+// removes. "OUTER+INNER": what INNER sets, in OUTER.
 Recording load(const std::string& names) {
   Recording recording;
   std::istringstream parts(names);
