@@ -152,8 +152,7 @@ int compare_ranks(int argc, const char* const* argv) {
   Wanted wanted;
   multinode::CommonOptions common;
   po::options_description known("rdma_tune compare, a process on each node: which node's RDMA is the odd one?");
-  known.add_options()("sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
-  known.add(wanted_options(wanted));
+  known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
   return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) -> int {
     const System system = read_system(sysfs);
     json object = rdma::to_json(system, choose(system, wanted));

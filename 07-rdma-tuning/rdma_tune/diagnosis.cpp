@@ -10,7 +10,6 @@
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -293,20 +292,18 @@ class Diagnoses {
 std::vector<Diagnosis> diagnose(const System& system, const Places& places) { return Diagnoses(system, places).all(); }
 
 int run_check(int argc, const char* const* argv) {
-  std::string sysfs = "/sys", dev = "/dev", proc = "/proc", json_file;
+  std::string sysfs = "/sys";
   po::options_description known("rdma_tune check [options]: what is wrong here, and how to fix it");
-  known.add_options()("dev", po::value(&dev)->default_value(dev), "the folder to look into in place of /dev")(
-      "proc", po::value(&proc)->default_value(proc), "the folder to read in place of /proc");
-  known.add(system_options(sysfs, json_file));
+  known.add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  multinode::JsonLines json(json_file);
 
   const System system = read_system(sysfs);
-  const Places places{sysfs, dev, proc, nccl_environment(sysfs)};
+  fs::path machine = machine_of(fs::absolute(sysfs));
+  if (machine.empty()) machine = "/";
+  const Places places{sysfs, machine / "dev", machine / "proc", nccl_environment(sysfs)};
   const std::vector<Diagnosis> all = diagnose(system, places);
 
   std::map<Severity, int> count;
-  nlohmann::json list = nlohmann::json::array();
   for (const Diagnosis& one : all) {
     ++count[one.severity];
     std::cout << text_of(one.severity) << ": " << one.what << ": " << one.seen;
@@ -314,11 +311,6 @@ int run_check(int argc, const char* const* argv) {
     std::cout << '\n';
     std::istringstream fix(one.fix);
     for (std::string line; std::getline(fix, line);) std::cout << "    " << line << '\n';
-    list.push_back({{"severity", text_of(one.severity)},
-                    {"what", one.what},
-                    {"seen", one.seen},
-                    {"expected", one.expected},
-                    {"fix", one.fix}});
   }
   const int bad = count[Severity::bad];
   for (const std::string& problem : system.problems) std::cout << "problem: " << problem << '\n';
@@ -328,7 +320,6 @@ int run_check(int argc, const char* const* argv) {
     std::cout << bad << " bad, " << count[Severity::warning] << " warnings, " << count[Severity::unknown]
               << " not seen\n";
   std::cout << std::flush;
-  json.write({{"findings", list}, {"bad", bad}, {"problems", system.problems}});
   if (bad) return multinode::exit_wrong;
   return all.empty() || system.is_incomplete ? multinode::exit_untestable : multinode::exit_right;
 }

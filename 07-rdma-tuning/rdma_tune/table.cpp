@@ -110,8 +110,9 @@ int run_table(int argc, const char* const* argv) {
       "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, verify, check, compare");
   const auto set_version = [&](const std::string& text) { version = parse_nccl_version(text); };
   known.add_options()("nccl", po::value<std::string>()->notifier(set_version),
-                      "2.20 to 2.29, the version of NCCL whose choice the table shows (default: 2.28)");
-  known.add(wanted_options(wanted)).add(system_options(sysfs, json_file));
+                      "2.20 to 2.29, the version of NCCL whose choice the table shows (default: 2.28)")(
+      "json", po::value(&json_file), "file to write a JSON object to, for rdma_tune compare");
+  known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const System system = read_system(sysfs);
   const Choice choice = choose(system, wanted);

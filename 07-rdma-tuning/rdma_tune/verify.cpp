@@ -11,7 +11,6 @@
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <poll.h>
 #include <unistd.h>
@@ -97,7 +96,7 @@ std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, con
                                const Interval& interval) {
   std::vector<Moved> result;
   for (const PortCount& now : after.ports) {
-    Moved moved{.name = now.key(), .device = now.device, .rdma = true, .unit = now.unit, .source = now.source};
+    Moved moved{.name = now.key(), .rdma = true, .unit = now.unit, .source = now.source};
     const PortCount* then = find_port(before, now.key());
     const PortCount* first = find_port(idle, now.key());
     if (now.source.empty()) {
@@ -112,8 +111,7 @@ std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, con
     result.push_back(std::move(moved));
   }
   for (const PortCount& then : before.ports)
-    if (!find_port(after, then.key()))
-      result.push_back({.name = then.key(), .device = then.device, .rdma = true, .problem = "is gone"});
+    if (!find_port(after, then.key())) result.push_back({.name = then.key(), .rdma = true, .problem = "is gone"});
   return result;
 }
 
@@ -124,7 +122,7 @@ std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const
     const NetCount* then = find_net(before, now.name);
     const NetCount* first = find_net(idle, now.name);
     if (!then || !first) continue;  // a pod's that came up meanwhile
-    Moved moved{.name = now.name, .device = now.name, .source = "statistics/tx_bytes, rx_bytes"};
+    Moved moved{.name = now.name, .source = "statistics/tx_bytes, rx_bytes"};
     moved.sent = interval.moved(first->sent_bytes, then->sent_bytes, now.sent_bytes, moved);
     moved.received = interval.moved(first->received_bytes, then->received_bytes, now.received_bytes, moved);
     result.push_back(std::move(moved));
@@ -291,39 +289,24 @@ int run_command(const std::vector<std::string>& command, const Signals& signals)
   return process.ending()->as_exit_status();
 }
 
-nlohmann::json json_of(const std::vector<Moved>& all) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const Moved& moved : all)
-    list.push_back({{"name", moved.name},
-                    {"device", moved.device},
-                    {"unit", moved.unit == CounterUnit::bytes ? "bytes" : "packets"},
-                    {"sent", std::llround(moved.sent)},
-                    {"received", std::llround(moved.received)},
-                    {"idle_per_second", moved.idle_per_second},
-                    {"source", moved.source},
-                    {"problem", moved.problem}});
-  return list;
-}
-
 }  // namespace
 
 int run_verify(int argc, const char* const* argv) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
-  std::string sysfs = "/sys", json_file, require;
+  std::string sysfs = "/sys", require;
   double baseline = 1;
   po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
   known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
       "baseline", po::value(&baseline)->default_value(1, "1"),
       "seconds to watch the idle machine first; its own traffic is subtracted");
-  known.add(system_options(sysfs, json_file));
+  known.add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (!require.empty() && require != "rdma" && require != "tcp")
     throw UsageError("--require must be rdma or tcp, not '" + require + "'");
   multinode::require_range("--baseline", baseline, 0.0, 3600.0);
   const std::vector<std::string> command(std::min(dashes + 1, end), end);
   if (command.empty()) throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
-  multinode::JsonLines json(json_file);
 
   const Counters idle = read_counters(sysfs);
   Counters before = idle;
@@ -352,16 +335,6 @@ int run_verify(int argc, const char* const* argv) {
   const Counters after = read_counters(sysfs);
   const Assessment assessment = assess(idle, before, after);
   print(std::cerr, assessment, after.problems);
-  json.write({{"verdict", text_of(assessment.verdict)},
-              {"reasons", assessment.reasons},
-              {"rdma", json_of(assessment.rdma)},
-              {"net", json_of(assessment.net)},
-              {"rdma_bytes", assessment.rdma_bytes},
-              {"tcp_bytes", assessment.tcp_bytes},
-              {"seconds", Duration(after.when - before.when).count()},
-              {"command", command.front()},
-              {"status", status},
-              {"problems", after.problems}});
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";

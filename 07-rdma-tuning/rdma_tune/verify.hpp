@@ -14,7 +14,6 @@ std::string text_of(Carrier verdict);  // "rdma", "tcp", "mixed", "no traffic", 
 // What one counter moved while the command ran, less what it moves while the machine is idle.
 struct Moved {
   std::string name;  // "mlx5_0:1", "eth0"
-  std::string device;
   bool rdma = false;
   CounterUnit unit = CounterUnit::bytes;
   double sent = 0, received = 0;

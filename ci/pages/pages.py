@@ -1,16 +1,13 @@
 """The pages of ci/site: the Markdown files of the repository, and a page for each other file or folder that they link to.
 
-usage: pages.py make FOLDER    writes FOLDER/docs and FOLDER/mkdocs.yml; run it in the repository
-       pages.py check SITE     exit status 1 if a link or an anchor in SITE leads nowhere
+usage: pages.py FOLDER    writes FOLDER/docs and FOLDER/mkdocs.yml; run it in the repository
 """
-import html.parser
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-import urllib.parse
 
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 ITEM = re.compile(r"(> )?( *)([-*]|\d+\.) ")
@@ -118,40 +115,4 @@ def make(folder):
                                        f'hooks: {json.dumps([os.path.abspath("ci/pages/hooks.py")])}\n')
 
 
-class Links(html.parser.HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.names = [], {""}
-        self.feed(text)
-
-    def handle_starttag(self, _, attributes):
-        for name, value in attributes:
-            if name in ("id", "name"):
-                self.names.add(value)
-            elif name in ("href", "src"):
-                self.links.append(value)
-
-
-def check(site):
-    pages = {page: Links(page.read_text()) for page in site.rglob("*.html")}
-    count = broken = 0
-    for page, of_page in pages.items():
-        for link in of_page.links:
-            url = urllib.parse.urlsplit(link)
-            if url.scheme or url.netloc or page.name == "404.html":
-                continue
-            count += 1
-            target = pathlib.Path(os.path.normpath(page.parent / urllib.parse.unquote(url.path))) if url.path else page
-            if target.is_dir():
-                target /= "index.html"
-            if not target.exists() or target in pages and urllib.parse.unquote(url.fragment) not in pages[target].names:
-                broken += 1
-                print(f"{page.relative_to(site)}: the link '{link}' leads nowhere")
-    print(f"{len(pages)} pages, {count} links, {broken} broken")
-    return 1 if broken or not count else 0
-
-
-if sys.argv[1] == "make":
-    make(pathlib.Path(sys.argv[2]))
-else:
-    sys.exit(check(pathlib.Path(sys.argv[2])))
+make(pathlib.Path(sys.argv[1]))

@@ -11,11 +11,11 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <random>
 #include <set>
@@ -112,12 +112,13 @@ class Checker {
       : world_(world), c_(communicator), corrupt_(corrupt == world.rank()) {}
 
   void everything() {
-    for (const std::size_t count : {0, 1, 7, 1000, 65537}) {
-      for (const DataType type : data_types) with_type(type, [&]<class T>(T) { of_type<T>(count); });
-      run();
-    }
-    reduce<float>(std::size_t{4} << 20, Reduction::sum);
-    run();
+    for (const std::size_t count : {0, 1, 7, 1000, 65537})
+      for (const DataType type : data_types)
+        with_type(type, [&]<class T>(T) {
+          reduce<T>(count, reductions);
+          broadcast<T>(count);
+        });
+    reduce<float>(std::size_t{4} << 20, std::array{Reduction::sum});
     same_bits<float>();
     same_bits<double>();
     same_bits<half>();
@@ -160,84 +161,43 @@ class Checker {
   }
 
  private:
-  // An operation, blocking and, if it has that form, started; fill() sets the blocks, check() checks the result.
-  struct Operation {
-    std::function<void()> fill, blocking;
-    std::function<Work()> start;
-    std::function<void()> check;
-  };
-
+  // Each reduction blocking. Then all of them started, and waited for out of order.
   template <class T>
-  void of_type(std::size_t count) {
-    for (const Reduction reduction : reductions) {
-      reduce<T>(count, reduction);
+  void reduce(std::size_t count, std::span<const Reduction> kinds) {
+    std::vector<Case<T>> cases;
+    for (const Reduction kind : kinds) cases.emplace_back(kind, c_.size(), c_.rank());
+    std::vector<std::vector<T>> blocks(kinds.size(), std::vector<T>(count));
+    for (const bool start : {false, true}) {
+      const std::size_t salt = next_salt();
+      std::vector<Work> works;
+      for (std::size_t k = 0; k < kinds.size(); ++k) {
+        for (std::size_t i = 0; i < count; ++i) blocks[k][i] = cases[k].input(i + salt);
+        if (start)
+          works.push_back(c_.start_all_reduce(std::span(blocks[k]), kinds[k]));
+        else
+          c_.all_reduce(std::span(blocks[k]), kinds[k]);
+      }
+      for (std::size_t k = 0; k < works.size(); k += 2) works[k].wait();
+      c_.barrier();  // a blocking call waits for the queued ones
+      for (std::size_t k = 0; k < kinds.size(); ++k)
+        check("all_reduce " + std::string(name_of(kinds[k])), std::span(blocks[k]),
+              [&](std::size_t i) { return cases[k].result(i + salt); });
+      for (std::size_t k = works.size() / 2 * 2; k-- > 0;) works[k].wait();
+      operations_ += kinds.size();
     }
-    copies<T>(count);
-  }
-
-  // An operation that gets input(i) in the elements of `in` and must leave right(i) in those of `out`. Either may be
-  // empty on this rank, or a part of the other.
-  template <class T, class Input, class Right>
-  void add(const std::string& what, std::span<T> in, std::span<T> out, Input input, Right right,
-           std::function<void()> blocking, std::function<Work()> start = {}) {
-    operations_waiting_.push_back({[=] {
-                                     std::ranges::fill(out, T(77));
-                                     for (std::size_t i = 0; i < in.size(); ++i) in[i] = input(i);
-                                   },
-                                   std::move(blocking), std::move(start), [=, this] { check(what, out, right); }});
   }
 
   template <class T>
-  void reduce(std::size_t count, Reduction reduction) {
-    const std::span<T> data = block<T>(count);
-    const std::size_t salt = next_salt();
-    const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    add(
-        "all_reduce " + std::string(name_of(reduction)), data, data,
-        [=](std::size_t i) { return values->input(i + salt); }, [=](std::size_t i) { return values->result(i + salt); },
-        [=, this] { c_.all_reduce(data, reduction); }, [=, this] { return c_.start_all_reduce(data, reduction); });
-  }
-
-  // Memory until the end of run().
-  template <class T>
-  std::span<T> block(std::size_t count) {
-    const auto memory = std::make_shared<std::vector<T>>(count);
-    owned_.push_back(memory);
-    return *memory;
-  }
-
-  template <class T>
-  void copies(std::size_t count) {
-    const auto of = [](int rank, std::size_t salt) {
-      return [=](std::size_t i) { return pattern<T>(rank, i + salt); };
-    };
+  void broadcast(std::size_t count) {
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
-      const std::span<T> data = block<T>(count);
-      const auto values = of(root, next_salt());
-      add("broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
-          [=, this] { c_.broadcast(data, root); });
+      const std::size_t salt = next_salt();
+      const auto right = [&](std::size_t i) { return pattern<T>(root, i + salt); };
+      std::vector<T> data(count, T(77));
+      for (std::size_t i = 0; i < count && c_.rank() == root; ++i) data[i] = right(i);
+      c_.broadcast(std::span(data), root);
+      check("broadcast", std::span(data), right);
+      ++operations_;
     }
-  }
-
-  // Runs all operations blocking, then queues those that can be and waits for them out of order.
-  void run() {
-    for (const Operation& operation : operations_waiting_) {
-      operation.fill();
-      operation.blocking();
-      operation.check();
-    }
-    operations_ += operations_waiting_.size();
-    std::erase_if(operations_waiting_, [](const Operation& operation) { return !operation.start; });
-    for (const Operation& operation : operations_waiting_) operation.fill();
-    std::vector<Work> works;
-    for (const Operation& operation : operations_waiting_) works.push_back(operation.start());
-    for (std::size_t i = 0; i < works.size(); i += 2) works[i].wait();
-    c_.barrier();  // a blocking call waits for the queued ones
-    for (const Operation& operation : operations_waiting_) operation.check();
-    for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
-    operations_ += operations_waiting_.size();
-    operations_waiting_.clear();
-    owned_.clear();
   }
 
   // All ranks get the same bits, also for sums that round, signed zeros and NaNs.
@@ -307,8 +267,6 @@ class Checker {
   Communicator& c_;
   bool corrupt_;
   std::set<std::string> corrupted_;
-  std::vector<Operation> operations_waiting_;
-  std::vector<std::shared_ptr<void>> owned_;  // their blocks
   std::size_t salt_ = 0;
   std::uint64_t operations_ = 0, elements_ = 0, wrong_ = 0;
 };

@@ -410,16 +410,6 @@ TEST(World, AHostThatDidNotAnswerIsNotAnEmptyName) {
   for (int again = 0; again < 2; ++again) EXPECT_THROW(world.host(1), multinode::StoreTimeout);
 }
 
-// As by `scontrol suspend`: all processes, for longer than the deadline and the time in which the server must answer.
-TEST(Watchdog, ASuspendedRunContinues) {
-  const TemporaryFolder folder;
-  const std::string end = folder / "end";
-  const Result result =
-      run({SUSPEND, "6.5", "step 50", end, COMMUNICATOR_RANKS, "3", program, "--timeout", "4", "--until", end});
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS_ONCE(result.out, "rank 2 of 3");
-}
-
 // The rank's connection waits for the answer to its hello, as when the store's process was frozen: its process comes
 // again.
 TEST(World, ARankThatConnectsAgainIsNotRefusedBecauseOfItself) {
