@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,11 +38,15 @@ int run_exec(int argc, const char* const* argv) {
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
   std::string sysfs = "/sys", require;
   Wanted wanted;
+  std::optional<NcclVersion> given;
   bool sockets = false, verbose = false;
   po::options_description known(
       "rdma_tune exec [options] -- COMMAND...: runs the command with this node's settings for NCCL and UCX.\n"
       "Variables that are set already keep their values");
-  known.add_options()("require", po::value(&require), "rdma: exit with status 1 where no RDMA port would be used")(
+  known.add_options()(
+      "nccl", po::value<std::string>()->notifier([&](const auto& text) { given = parse_nccl_version(text); }),
+      "version of NCCL, which counts where the ports' indices differ (default: that of the libnccl that the command "
+      "loads)")("require", po::value(&require), "rdma: exit with status 1 where no RDMA port would be used")(
       "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
       "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept");
   known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
@@ -60,16 +65,19 @@ int run_exec(int argc, const char* const* argv) {
                                                 ? " (is the mask of " + wanted.subnet->text() + " missing?)"
                                                 : "") +
                                 ": " + choice.why_no_rdma(system));
+  const NcclVersion version = given                  ? *given
+                              : shares_index(choice) ? NcclVersion{}
+                                                     : nccl_of(dashes[1]).value_or(NcclVersion{});
   const std::string node = "rdma_tune exec: " + multinode::host_name() + ": ";
   std::string added, kept, remarks;
   // A value in one of NCCL's configuration files was set on purpose, too.
   multinode::Environment variables = nccl_environment(sysfs);
   const bool is_described = variables.contains("NCCL_IB_ADDR_FAMILY") || variables.contains("NCCL_IB_ADDR_RANGE") ||
                             variables.contains("NCCL_IB_ROCE_VERSION_NUM");
-  for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice)) {
+  for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version)) {
     // An index would overrule the user's description of the GID, and be wrong for other ports of the user's list.
     if (one.name == "NCCL_IB_GID_INDEX" &&
-        (is_described || !std::ranges::all_of(nccl_ports(system, {}, variables), [&](const NcclPort& port) {
+        (is_described || !std::ranges::all_of(nccl_ports(system, version, variables), [&](const NcclPort& port) {
            return std::ranges::find(choice.ports, port.port, &PortChoice::port)->usable;
          })))
       continue;
@@ -77,6 +85,7 @@ int run_exec(int argc, const char* const* argv) {
     (is_new ? added : kept) += " " + one.name + "=" + variable->second;
     if ((one.name == "NCCL_IB_GID_INDEX" || one.name == "NCCL_IB_HCA") && variable->second != one.value)
       remarks += node + "warning: " + one.name + "=" + variable->second + " stays; rdma_tune: " + one.value + "\n";
+    if (!one.remark.empty()) remarks += node + one.name + ": " + one.remark + "\n";
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
   }
   if (speaks_for_node()) {
@@ -90,8 +99,8 @@ int run_exec(int argc, const char* const* argv) {
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
-  if (!require.empty() && (no_rdma || sockets || nccl_ports(system, {}, variables).empty())) {
-    std::cerr << node + "--require rdma: NCCL would use sockets: the command is not started\n";
+  if (!require.empty() && (no_rdma || sockets || nccl_ports(system, version, variables).empty())) {
+    std::cerr << node + "--require rdma: NCCL " + version.text() + " would use sockets: the command is not started\n";
     return multinode::exit_wrong;
   }
 

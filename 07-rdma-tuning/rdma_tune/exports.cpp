@@ -4,6 +4,7 @@
 #include <multinode/base/text.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -81,24 +82,34 @@ std::vector<Export> variables_for_sockets(const System& system, const Choice& ch
 
 }  // namespace
 
+bool shares_index(const Choice& choice) {
+  std::set<int> indices;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) indices.insert(port.chosen);
+  return indices.size() == 1 && *indices.begin() >= 0;
+}
+
 std::vector<Export> socket_exports(const System& system, const Choice& choice) {
   std::vector<Export> all = variables_for_sockets(system, choice);
   all.insert(all.begin(), {"NCCL_IB_DISABLE", "1"});
   return all;
 }
 
-std::vector<Export> exports(const System& system, const Choice& choice) {
+std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version) {
   if (!choice.has_rdma()) return system.may_have_rdma() ? std::vector<Export>{} : variables_for_sockets(system, choice);
-  std::set<int> indices;
+  std::map<int, int> count;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) ++count[port.chosen];
+  const bool has_rule = version >= NcclVersion{2, 21, 0};  // else it takes one index for all: that of most ports
+  const int most = std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
   std::vector<const PortChoice*> ports;
+  std::string left_out;
   bool may_use_others = false;  // NCCL may use a port whose state sysfs does not show
   for (const PortChoice& port : choice.ports) {
-    if (port.usable) {
-      ports.push_back(&port);
-      indices.insert(port.chosen);
-    } else {
-      may_use_others |= port.port->is_active() || port.port->state.empty();
-    }
+    const bool is_used = port.usable && (has_rule || port.chosen == most);
+    if (is_used) ports.push_back(&port);
+    may_use_others |= !is_used && (port.port->is_active() || port.port->state.empty());
+    if (port.usable && !is_used) left_out += " " + port.device->name;
   }
 
   const bool roce = ports.front()->chosen >= 0;
@@ -108,8 +119,10 @@ std::vector<Export> exports(const System& system, const Choice& choice) {
       ports, ",", [](const PortChoice* port) { return port->device->name + ":" + std::to_string(port->port->number); });
 
   std::vector<Export> all;
-  if (may_use_others) all.push_back({"NCCL_IB_HCA", "=" + names});
-  const std::string index = roce && indices.size() == 1 ? std::to_string(*indices.begin()) : "";
+  if (may_use_others)
+    all.push_back({"NCCL_IB_HCA", "=" + names,
+                   left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all"});
+  const std::string index = roce && (count.size() == 1 || !has_rule) ? std::to_string(most) : "";
   const auto& subnet = choice.wanted.subnet;
   if (!index.empty()) {
     all.push_back({"NCCL_IB_GID_INDEX", index});

@@ -3,7 +3,9 @@
 #include <multinode/base/check.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <memory>
 
 namespace rdma {
 
@@ -48,6 +50,24 @@ NcclVersion parse_nccl_version(const std::string& text) {
   if (count < 2 || count > 3 || numbers.ends_with('.') || numbers.find_first_not_of("0123456789.") != numbers.npos)
     throw UsageError("--nccl must be a version such as 2.28 or 2.26.2, not '" + text + "'");
   return version;
+}
+
+std::optional<NcclVersion> nccl_of(const std::string& program) {
+  constexpr const char* script = R"(
+program=$(command -v "$RDMA_TUNE_PROGRAM") && above=${program%/*}/..
+for file in $(ldd "$program" | sed -n 's,.*libnccl.so.2 => \(/[^ ]*\).*,\1,p') \
+  "$above"/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 "$above"/lib/libnccl.so.2 \
+  $(echo "$LD_LIBRARY_PATH" | tr : '\n' | sed 's,$,/libnccl.so.2,') /usr/lib/*-linux-gnu/libnccl.so.2 /usr/lib64/libnccl.so.2; do
+  grep -aom1 'NCCL version 2\.[0-9]*\.[0-9][0-9]*' "$file" && exit
+done)";
+  setenv("RDMA_TUNE_PROGRAM", program.c_str(), 1);
+  const std::unique_ptr<FILE, int (*)(FILE*)> shell(popen(("exec 2>/dev/null" + std::string(script)).c_str(), "r"),
+                                                    pclose);
+  unsetenv("RDMA_TUNE_PROGRAM");
+  char line[64] = "";
+  if (!shell || !fgets(line, sizeof line, shell.get())) return {};
+  const std::string text(line);
+  return parse_nccl_version(text.substr(13, text.find('\n') - 13));
 }
 
 multinode::Environment nccl_environment(const std::filesystem::path& sysfs) {

@@ -7,6 +7,7 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 
+#include <optional>
 #include <string>
 
 namespace rdma {
@@ -19,6 +20,10 @@ boost::program_options::options_description wanted_options(Wanted& wanted);
 
 // "2.26.2", "2.28.3+cuda13.0", or "2.26" for the newest of these. Throws UsageError that names --nccl.
 NcclVersion parse_nccl_version(const std::string& text);
+
+// Of the libnccl.so.2 that a program loads: one that it is linked with, that of its Python environment, or that of
+// LD_LIBRARY_PATH and the system. Nothing: none is found.
+std::optional<NcclVersion> nccl_of(const std::string& program);
 
 // This process's environment, and the variables that NCCL reads from its configuration files. The files are those of
 // the machine that `sysfs` belongs to: /etc/nccl.conf beside /sys. Of this machine also ~/.nccl.conf or NCCL_CONF_FILE.

@@ -1,6 +1,5 @@
 #include "rdma_tune/choice.hpp"
 #include "rdma_tune/exports.hpp"
-#include "rdma_tune/nccl_gid.hpp"
 
 #include "tree.hpp"
 
@@ -37,18 +36,18 @@ struct Chosen {
     return all;
   }
   // "NAME=value ...", without the variables whose values are always the same.
-  std::string exports() const {
+  std::string exports(rdma::NcclVersion nccl = {2, 28}) const {
     std::string all;
-    for (const Export& one : rdma::exports(system, choice))
+    for (const Export& one : rdma::exports(system, choice, nccl))
       if (one.name != "NCCL_SOCKET_NTHREADS" && one.name != "NCCL_NSOCKS_PERTHREAD")
         all += (all.empty() ? "" : " ") + one.name + "=" + one.value;
     return all;
   }
   // With these variables, NCCL uses the chosen ports and GIDs alone.
   void expect_that_nccl_agrees() const {
-    multinode::Environment variables;
-    for (const Export& one : rdma::exports(system, choice)) variables[one.name] = one.value;
-    for (int minor = 21; minor < 30; ++minor) {
+    for (int minor = 20; minor < 30; ++minor) {
+      multinode::Environment variables;
+      for (const Export& one : rdma::exports(system, choice, {2, minor})) variables[one.name] = one.value;
       for (const auto& [device, port, takes] : nccl_ports(system, {2, minor}, variables)) {
         const PortChoice& ours = *std::ranges::find(choice.ports, port, &PortChoice::port);
         EXPECT_EQ(takes, ours.chosen < 0 ? "used" : std::to_string(ours.chosen))
@@ -173,6 +172,14 @@ TEST(Choice, OfEachTree) {
   expect("efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, "");
 }
 
+// NCCL before 2.21 has no rule and takes one index for all ports.
+TEST(Choice, AnIndexWhereThePortsShareOne) {
+  const Chosen two("two-indices");
+  EXPECT_EQ(Chosen("ipv4-link-local").exports({2, 20}), one_index(5, "mlx5_0:1"));
+  EXPECT_EQ(two.exports({2, 20}), "NCCL_IB_HCA==mlx5_0:1 " + one_index(3, "mlx5_0:1"));
+  EXPECT_SAYS(rdma::exports(two.system, two.choice, {2, 20}).at(0).remark, "without mlx5_1");
+}
+
 // An interface of the same name in this namespace, with other addresses.
 TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
   const Tree tree = Tree::load("mlx5-pairs");
@@ -188,7 +195,7 @@ TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
 }
 
 std::string exported(const System& system, const std::string& name) {
-  for (const Export& one : rdma::exports(system, choose(system, {})))
+  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
     if (one.name == name) return one.value;
   return "none";
 }

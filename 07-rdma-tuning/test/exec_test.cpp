@@ -82,6 +82,21 @@ TEST(Exec, KeepsAnotherValueWithAWarning) {
   EXPECT_EQ(exec(two, {"--subnet", "10.1.0.0/16", "--", "true"}).err, "");
 }
 
+// Where the ports' indices differ, the settings depend on the NCCL that the command loads: here pip's, beside its
+// python.
+TEST(Exec, AsksForTheVersionOfNcclOnlyWhereTheIndicesDiffer) {
+  const Tree two = Tree::load("two-indices"), one = Tree::load("ipv4-link-local");
+  const auto library = two / "lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2";
+  std::filesystem::create_directories(library.parent_path());
+  std::ofstream(library) << std::string(3'000'000, 'x') << "NCCL version 2.20.5+cuda12.4" << std::string(99, '\0');
+  std::filesystem::create_directories(two / "bin");
+  std::filesystem::copy_file("/bin/sh", two / "bin/python");
+  const std::string python = two / "bin/python";
+  EXPECT_EQ(exec(two, {"--", python, "-c", "echo $NCCL_IB_HCA"}).out, "=mlx5_0:1\n");
+  EXPECT_EQ(exec(two, {"--nccl", "2.28.3+cuda13.0", "--", python, "-c", "echo $NCCL_IB_HCA"}).out, "\n");
+  EXPECT_EQ(exec(one, {"--", python, "-c", "echo $NCCL_IB_HCA"}).out, "\n");
+}
+
 TEST(Exec, ACommandThatCannotBeRun) {  // nor can verify
   for (const std::string name : {"exec", "verify"}) {
     const auto cannot = [&](const char* command, int status, const std::string& why) {
@@ -106,7 +121,7 @@ TEST(Exec, NeverSwitchesRdmaOffInSilence) {
     Environment set = {};
   } cases[] = {
       {"include mlx5-pairs", {"--require", "rdma"}, 0, ""},
-      {"include no-device", {"--require", "rdma"}, 1, "--require rdma: NCCL would use sockets"},
+      {"include no-device", {"--require", "rdma"}, 1, "--require rdma: NCCL 2.28 would use sockets"},
       {"include mlx5-pairs", {"--require", "rdma"}, 1, "would use sockets", {{"NCCL_IB_DISABLE", "1"}}},
       {"include mlx5-pairs\nZ " + port + " 16", {}, 0, "mlx5_0 port 1: no GID in its table. Nothing is set"},
       {"include mlx5-pairs\nZ " + port + " 16", {"--require", "rdma"}, 1, "the command is not started"},

@@ -94,6 +94,7 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"exec"}, "exec needs a command, after --"},
       {{"exec", "--"}, "exec needs a command, after --"},
       {{"exec", "true"}, "only options are expected"},
+      {{"exec", "--nccl", "new", "--", "true"}, "--nccl must be a version"},
       {{"exec", "--sysfs", sys, "--device", "mlx5_9", "--", "true"}, "--device: there is no mlx5_9, but mlx5_0"},
       {{"verify"}, "verify needs a command, after --"},
       {{"verify", "--"}, "verify needs a command, after --"},
