@@ -112,7 +112,7 @@ void Reducer<T>::mark_ready(std::size_t parameter) {
   ready_[parameter] = true;
   --missing_[plan_.bucket[parameter]];
   if (!divisor_) return;
-  if (!scale_) require_finite(names_[parameter], gradient(parameter));
+  if (!scale_) require_finite("the gradient of '" + names_[parameter] + "'", gradient(parameter));
   if (options_.overlap) start_complete_buckets();
 }
 

@@ -85,9 +85,10 @@ class Reducer {
   void accumulate();
   bool adds() const { return adds_; }  // a pass before it left gradients to add to
 
-  // This pass's gradient of `parameter` is complete. One in host memory must be finite: see require_finite(). Once its
-  // bucket is, and all before it have been started, the bucket's reduction starts. Throws std::logic_error for a
-  // gradient that was marked before in this pass.
+  // This pass's gradient of `parameter` is complete. One in host memory must be finite, see require_finite(): once a
+  // NaN is in the sum, every rank has it, and its origin is unknown. When its bucket is complete, and all before it
+  // have been started, the bucket's reduction starts. Throws std::logic_error for a gradient that was marked before in
+  // this pass.
   void mark_ready(std::size_t parameter);
 
   // Ends the pass. After begin(): returns when all buckets are sums over the ranks and every element has been divided

@@ -201,7 +201,7 @@ class Classifier : public trainer::Module {
   }
 
   trainer::Sums take_losses() override {
-    double sums[] = {take_loss(world_, communicator_, model_), std::exchange(samples_, 0)};
+    double sums[] = {take_totals(world_, communicator_, model_).loss, std::exchange(samples_, 0)};
     sum_over_ranks(communicator_, model_, sums);
     trained_ += sums[1];
     return {sums[0], sums[1]};
@@ -216,10 +216,10 @@ class Classifier : public trainer::Module {
       std::vector<std::uint32_t> samples(std::min(capacity_, part.end - begin));
       std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
       data::gather(images_.test, samples, batch);
-      model_.load(batch, {});
+      model_.load(batch, {.step = static_cast<std::uint32_t>(step_)});
       model_.forward();
     }
-    const model::Totals totals = model_.take_totals();
+    const model::Totals totals = take_totals(world_, communicator_, model_, true);
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
     sum_over_ranks(communicator_, model_, sums);
     const auto images = static_cast<double>(images_.test.size());

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -197,7 +198,11 @@ int run(multinode::World& world, const Options& options) {
           parallel.train([&] { return torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels); },
                          *optimizer, options.learning_rate);
       communicator->synchronize();  // a GPU's work ends within the deadline, or names who is late
-      loss += mean.item<double>();
+      const auto here = mean.item<double>();
+      if (!std::isfinite(here))
+        throw std::runtime_error(fmt::format(
+            "the loss is {} in step {} of epoch {}; a smaller --learning-rate may help", here, step + 1, epoch));
+      loss += here;
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const double speed = static_cast<double>(steps * global_batch) / seconds;
