@@ -366,6 +366,8 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
 
 void CheckpointFolder::wait() {
   if (!writing_.valid()) return;
+    if (all.at(0) != path_of(step))
+      throw std::logic_error(fmt::format("CheckpointFolder::start_write() of step {} after {}", step, all[0].string()));
   std::optional<multinode::Watchdog::Operation> inside;
   if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::nobody);
   writing_.get();

@@ -94,7 +94,8 @@ class CheckpointFolder {
 
   // Copies the blocks. A second thread writes the copies and then removes all but the two of the highest steps:
   // until then there must be room for one more. wait() returns when that is done, and throws what write_checkpoint()
-  // threw. The next writing, and the destructor, wait first.
+  // threw, and std::logic_error if there is one of a higher step, from which a training would resume. The next writing,
+  // and the destructor, wait first.
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);
   void wait();
 

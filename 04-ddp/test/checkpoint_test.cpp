@@ -194,6 +194,9 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   left.insert(left.end(), {"step-11000000000.checkpoint", "step-12000000000.checkpoint"});
   std::sort(left.begin(), left.end());
   EXPECT_EQ(names_in(path), left);
+  folder.start_write(11, {}, model.blocks());  // a training that did not resume
+  EXPECT_EQ(error_text<std::logic_error>([&] { folder.wait(); }),
+            "CheckpointFolder::start_write() of step 11 after " + path.string() + "/step-12000000000.checkpoint");
 }
 
 TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {

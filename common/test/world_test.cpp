@@ -319,6 +319,12 @@ TEST(World, ARankThatExitsSilentlyIsNamed) {
   const auto results = Group(3, {"--leave", "2"}).wait();
   EXPECT_EQ(results[0].status, 1);
   EXPECT_EQ(results[1].status, 1);
+TEST(World, ARankInAnotherCallIsNamed) {
+  const Ranks::End end = run_ranks(3, {"--other", "2"});
+  EXPECT_EQ(end.status, 1) << end.output;
+  EXPECT_SAYS(end.output, "World: rank 0 is in 'step', but rank 2 in 'another step': all ranks make the same calls");
+}
+
   EXPECT_SAYS_ONCE(output_of(results), "rank 2 (host ");
 }
 
@@ -411,6 +417,9 @@ TEST(World, AHostThatDidNotAnswerIsNotAnEmptyName) {
 }
 
 // As by `scontrol suspend`: all processes, for longer than the deadline and the time in which the server must answer.
+  const auto outer = world.watchdog().enter("outer");
+  EXPECT_EQ(error_text<std::logic_error>([&] { const auto inner = world.watchdog().enter("inner"); }),
+            "Watchdog::enter() of 'inner' inside 'outer'");
 TEST(Watchdog, ASuspendedRunContinues) {
   const TemporaryFolder folder;
   const std::string end = folder / "end";

@@ -46,6 +46,10 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
+void Watchdog::Operation::refuse(const char* name, const char* outer) {
+  throw std::logic_error(std::string("Watchdog::enter() of '") + name + "' inside '" + outer + "'");
+}
+
 void Watchdog::set_abort(std::function<void()> abort) {
   const std::lock_guard lock(mutex_);
   abort_ = std::move(abort);
