@@ -302,6 +302,9 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   if (!trainer.resumed().empty())
     say(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(),
                     classifier.planned()));
+  else if (!options.checkpoint.empty())
+    say(fmt::format("starts at step 0 of {}: no checkpoint in {} of {}", classifier.planned(), options.checkpoint,
+                    world.host(0)));
   trainer.fit();
   if (trainer.stopped())
     say(fmt::format("stopped: the test accuracy has not been better for {} epochs", options.patience));
