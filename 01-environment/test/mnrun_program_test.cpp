@@ -40,10 +40,10 @@ Result standalone(int processes, const std::string& script, const Words& options
 }
 
 // The agent of one of several nodes, all on loopback.
-Words agent(int nodes, int rank, const FreePort& port, const Words& rest) {
+Words agent(int nodes, int rank, const FreePort& port, const Words& rest, const std::string& master = "127.0.0.1") {
   Words all{PATH_mnrun,    "--nnodes",           std::to_string(nodes),
             "--node-rank", std::to_string(rank), "--master-addr",
-            "127.0.0.1",   "--master-port",      std::to_string(port.number())};
+            master,        "--master-port",      std::to_string(port.number())};
   all.insert(all.end(), rest.begin(), rest.end());
   return all;
 }
@@ -582,6 +582,9 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   const FreePort port;
   const auto words = [&](int rank, const std::string& id) {
     return agent(3, rank, port, {"--rdzv-id", id, "--timeout", "100", "true"});
+  // A service's address, which no interface of this machine has, and which it cannot reach.
+  const Result behind = run(agent(2, 0, port, {"--timeout", "0.6", "true"}, "192.0.2.7"));
+  EXPECT_SAYS(behind.err, "node rank 1 of 2 did not come to 192.0.2.7");
   };
   Process head(words(0, "a")), first(words(1, "a"));
   const Result other_run = run(words(2, "b"));

@@ -235,7 +235,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   if (store) return;
   hello.token = place.token;
   try {
-    store = std::make_unique<TcpStore>(place, options.timeout, hello);
+    store = std::make_unique<TcpStore>(server ? server->endpoint() : place, options.timeout, hello);
   } catch (const StoreTimeout& e) {
     throw StoreTimeout("rank " + std::to_string(hello.rank) + " cannot reach " + server_text + " at " +
                        to_string(place) + ": " + e.what());
