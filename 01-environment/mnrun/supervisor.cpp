@@ -77,7 +77,9 @@ class NodeAttempt {
     // kill_in_ until all processes have ended, close_in_ afterwards. Then only a slow reader delays the end.
     auto& next = close_in_ ? close_in_ : kill_in_;
     const bool timed = next && !(close_in_ && close_in_->passed());
-    poll(entries_.data(), entries_.size(), timed ? static_cast<int>(next->left().count()) : -1);
+    const int until_next = timed ? static_cast<int>(next->left().count()) : -1, until_line = pump_.timeout();
+    poll(entries_.data(), entries_.size(),
+         until_line < 0 || (timed && until_next < until_line) ? until_next : until_line);
     while (const auto signal = signals_.next()) handle_signal(*signal);
     pump_.serve();
   }

@@ -20,8 +20,7 @@ namespace {
 // The environment of the process `local` of those that `start` names: this one's, less what would make the program
 // believe another launcher.
 std::vector<std::string> environment_of(const json& start, std::size_t local) {
-  multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
-  variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
+  multinode::Environment variables = multinode::environment_of_process(multinode::current_environment(), true);
   for (const auto& [name, value] : start.at("environment").items())
     variables[name] = value.is_string() ? value.get<std::string>() : multinode::json_text(value);
   variables["RANK"] = std::to_string(start.at("first_rank").get<std::size_t>() + local);

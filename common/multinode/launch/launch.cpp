@@ -670,3 +670,14 @@ Environment without_process_variables(Environment environment) {
 std::string attempt_name(const Launch& launch) { return fmt::format("{}/{}", launch.run_id, launch.attempt); }
 
 }  // namespace multinode
+Environment environment_of_process(Environment environment, bool shares_cores) {
+  Environment variables = without_process_variables(std::move(environment));
+  variables.emplace("PYTHONUNBUFFERED", "1");
+  const auto threads = variables.find("OMP_NUM_THREADS");  // 8, or 8,2
+  if (threads != variables.end() &&
+      parse_decimal<int>(threads->second.substr(0, threads->second.find(','))).value_or(0) < 1)
+    variables.erase(threads);
+  if (shares_cores) variables.emplace("OMP_NUM_THREADS", "1");
+  return variables;
+}
+
