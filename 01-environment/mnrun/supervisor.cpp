@@ -3,6 +3,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 
@@ -96,7 +97,8 @@ class NodeAttempt {
                          status != 126 && status != 127 && attempt_.number < attempt_.master.max_restarts;
       const Verdict failure{status,
                             fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
-                                        agents_.this_agent().host, group_.child(i).pid(), text_of(ending)),
+                                        agents_.this_agent().host, group_.child(i).pid(), text_of(ending)) +
+                                (ending.signal == SIGKILL ? memory_.reason() : ""),
                             again};
       stop(failure.kill_delay);
       agents_.propose(failure);
@@ -154,6 +156,7 @@ class NodeAttempt {
   OutputPump& pump_;
   Signals& signals_;
   ProcessGroup group_;
+  const multinode::OomWatch memory_;
   std::vector<pollfd> entries_;
   std::optional<Verdict> verdict_;
   std::optional<Verdict> signalled_;  // a signal ends mnrun

@@ -111,6 +111,31 @@ TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
   }
 }
 
+TEST(Mnrun, SaysThatTheKernelKilledForLackOfMemory) {
+  const std::string v1 = "/sys/fs/cgroup/memory", v2 = "/sys/fs/cgroup",
+                    name = "/mnrun-test-" + std::to_string(getpid());
+  const std::string cgroup = (std::filesystem::exists(v1) ? v1 : v2) + name;
+  std::error_code error;
+  if (!std::filesystem::create_directory(cgroup, error)) GTEST_SKIP() << "no cgroup can be made: " << error.message();
+  const std::string limit = cgroup + (std::filesystem::exists(v1) ? "/memory.limit_in_bytes" : "/memory.max");
+  if (!std::filesystem::exists(limit)) GTEST_SKIP() << "no memory controller in " << v2;
+  const Result r =
+      run({"sh", "-c",
+           "echo 80M >" + limit + "; echo $$ >" + cgroup +
+               "/cgroup.procs; exec " PATH_mnrun
+               " --standalone --nproc-per-node 2 sh -c 'if [ $RANK = 1 ]; then a=x; while :; do a=$a$a; done; "
+               "fi; sleep 60'"});
+  EXPECT_EQ(r.status, 137);
+  EXPECT_SAYS(r.err, "was killed by signal 9 (SIGKILL): out of memory (limit 80 MiB)\n");
+  std::filesystem::remove(cgroup, error);
+}
+
+TEST(Mnrun, NamesTheLimitOfOpenFiles) {
+  const Result r = run({"sh", "-c", "ulimit -n 64; exec " PATH_mnrun " --standalone --nproc-per-node 30 true"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_SAYS(r.err, "(this process may have 64 open files: see \"ulimit -n\"): Too many open files\n");
+}
+
 TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
   Process mnrun(on_one_node(2, "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
   const auto grandchild = mnrun.wait_for("\\[rank 1\\] child (\\d+)");

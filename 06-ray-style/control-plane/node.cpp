@@ -5,6 +5,7 @@
 #include <multinode/base/json.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/process/child_process.hpp>
 
 #include <list>
@@ -65,6 +66,7 @@ struct Rank {
   const std::int64_t job;
   const int attempt;
   const std::size_t number;
+  const multinode::OomWatch memory;
   multinode::ChildProcess keeper;
   multinode::Descriptor times;  // for the keeper
 };
@@ -86,7 +88,8 @@ class Node {
         send({{"job", rank.job},
               {"attempt", rank.attempt},
               {"rank", rank.number},
-              {"status", rank.keeper.ending()->as_exit_status()}});
+              {"status", rank.keeper.ending()->as_exit_status()},
+              {"memory", rank.memory.reason()}});
         return true;
       });
       const auto text = from_head_.receive(turn);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <multinode/node/limits.hpp>
 #include <multinode/store/peer.hpp>
 
 #include <atomic>
@@ -71,8 +72,8 @@ class Watchdog {
     Operation& operator=(const Operation&) = delete;
 
    private:
-    // One writer at a time: no read-modify-write needed.
     [[noreturn]] static void refuse(const char* name, const char* outer);
+    // One writer at a time: no read-modify-write needed.
     static void bump(std::atomic<std::uint64_t>& counter) noexcept {
       counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
@@ -125,7 +126,8 @@ class Watchdog {
   const Identity identity_;
   const std::chrono::milliseconds timeout_;
   TcpStore& store_;
-  std::mutex mutex_;  // of abort_
+  const OomWatch memory_;  // of this node's processes
+  std::mutex mutex_;       // of abort_
   std::function<void()> abort_;
   std::atomic<bool> ending_ = false, leaving_ = false;
   std::thread thread_;
