@@ -43,8 +43,8 @@ TEST(TrainPrograms, TrainDdpMustBeBetterThanWanted) {
   EXPECT_SAYS(end.output, "% on 153 held-out rows, at least 95.0 % wanted; the ranks' parameters are identical");
 }
 
-// Two epochs are 40 steps for 1,230 rows, and the 1,601st row comes in the 12th step of 32 rows after them. (A sanitizer
-// would have to be loaded first.)
+// Two epochs are 40 steps for 1,230 rows, and the 1,601st row comes in the 12th step of 32 rows after them. (A
+// sanitizer would have to be loaded first.)
 TEST(TrainPrograms, NameTheStepWhoseLossIsNotFinite) {
   const std::map<std::string, std::string> environment{{"LD_PRELOAD", PATH_nan_log1pf},
                                                        {"ASAN_OPTIONS", "verify_asan_link_order=0"}};

@@ -24,7 +24,7 @@ struct Recording {
   Environment environment;
 };
 
-// environments/NAME.env: a line with its origin, then lines NAME=value.
+// recorded/NAME.env: a line with its origin, then lines NAME=value.
 Recording load(const std::string& name) {
   std::ifstream file(fs::path(ENVIRONMENTS) / (name + ".env"));
   if (!file) throw std::runtime_error("no recording " + name);
