@@ -89,11 +89,11 @@ void Agents::connect() {
   }
   this_agent_.hosts_store = server_ != nullptr;
   const auto timeout = options_.join_timeout;
-  const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store" : "the node that hosts the store";
+  const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store," : "the node that hosts the store";
   try {
     const auto notice = std::min<milliseconds>(timeout, 10s);
     const auto check_store = [&](milliseconds limit) {
-      multinode::TcpStore(endpoint_, limit, {.token = token_}).goodbye();
+      multinode::TcpStore(store_endpoint(), limit, {.token = token_}).goodbye();
     };
     try {
       check_store(notice);
@@ -103,7 +103,7 @@ void Agents::connect() {
       check_store(timeout - notice);
     }
   } catch (const StoreTimeout& e) {
-    throw StoreTimeout(who + ", did not come: " + e.what());
+    throw StoreTimeout(who + " did not come: " + e.what());
   } catch (const multinode::StoreRefused&) {
     throw UsageError("the agents at " + to_string(endpoint_) +
                      (options_.run_id.empty() ? " are another user's, have another secret, or have an --rdzv-id"
@@ -113,8 +113,8 @@ void Agents::connect() {
                      "--secret-file that all nodes see), and each run its own port");
   }
   const multinode::protocol::Hello hello{.token = token_};
-  sender_ = std::make_unique<multinode::TcpStore>(endpoint_, send_timeout, hello);
-  receiver_ = std::make_unique<multinode::TcpStore>(endpoint_, send_timeout, hello);
+  sender_ = std::make_unique<multinode::TcpStore>(store_endpoint(), send_timeout, hello);
+  receiver_ = std::make_unique<multinode::TcpStore>(store_endpoint(), send_timeout, hello);
 }
 
 std::string Agents::key(const std::string& name) const {
@@ -238,7 +238,7 @@ Attempt Agents::meet(int number) try {
     attempt = parse_attempt(text, this_agent_, options_.nodes);
   }
   attempt.number = number;
-  attempt.store = multinode::with_token({endpoint_, token_});
+  attempt.store = multinode::with_token({store_endpoint(), token_});
   const std::lock_guard lock(mutex_);
   store_host_ = attempt.store_host;
   return attempt;

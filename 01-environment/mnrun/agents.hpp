@@ -55,6 +55,7 @@ class Agents {
   std::string end_key() const;
   void join_threads();
   std::unique_ptr<multinode::TcpStoreServer> serve();
+  multinode::Endpoint store_endpoint() const { return server_ ? server_->endpoint() : endpoint_; }  // from this host
   void connect();
   void claim_node();
   std::vector<Agent> collect();

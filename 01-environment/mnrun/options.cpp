@@ -67,11 +67,10 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
       "node");
   auto add = known.add_options();
   add("standalone", po::bool_switch(&standalone), "one node, on loopback; ignores the variables of the batch system");
-  add("nnodes", po::value<int>()->value_name("N")->notifier([&](int n) { nodes_given = n; }),
+  add("nnodes", multinode::given(nodes_given)->value_name("N"),
       "number of nodes (default: from the batch system, else 1)");
   add("nproc-per-node", po::value(&options.processes)->value_name("N"), "processes of this node, or gpu, cpu, auto");
-  add("node-rank", po::value<int>()->value_name("R")->notifier([&](int r) { node_rank = r; }),
-      "rank of this node (default: from the batch system)");
+  add("node-rank", multinode::given(node_rank)->value_name("R"), "rank of this node (default: from the batch system)");
   add("rdzv-backend", po::value(&backend)->value_name("NAME"),
       "where the nodes' store runs: static: on node 0; c10d: on the node that has the address of the endpoint");
   add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "address of the store, where the nodes meet");
@@ -100,15 +99,15 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   if (!multinode::parse_command_line(static_cast<int>(pointers.size()), pointers.data(), known, true))
     return std::nullopt;
 
-  if (options.command.empty() || options.command[0].empty())
-    throw UsageError("no program given: mnrun [options] PROGRAM [ARGUMENTS...]; see --help");
-  if (backend != "static" && backend != "c10d")
-    throw UsageError("--rdzv-backend must be static or c10d, not '" + backend + "'");
   multinode::require_range("--nnodes", nodes_given.value_or(1), 1, 65'536);
   multinode::require_range("--max-restarts", options.max_restarts, 0, 1'000'000);
   multinode::require_range("--master-port", master_port, 0, 65'535);
   multinode::require_range("--tee", options.tee, 0, 3);
   multinode::require_range("--timeout", timeout, 0.0, 31'536'000.0);
+  if (options.command.empty() || options.command[0].empty())
+    throw UsageError("no program given: mnrun [options] PROGRAM [ARGUMENTS...]; see --help");
+  if (backend != "static" && backend != "c10d")
+    throw UsageError("--rdzv-backend must be static or c10d, not '" + backend + "'");
   options.join_timeout = std::chrono::milliseconds(std::llround(timeout * 1000));
   if (standalone && nodes_given.value_or(1) > 1)
     throw UsageError(

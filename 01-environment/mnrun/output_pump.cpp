@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 namespace mnrun {
 
 namespace {
 constexpr std::size_t most_waiting = 1 << 20;
-}
+using Clock = std::chrono::steady_clock;
+}  // namespace
 
 Sink::~Sink() {
   {
@@ -96,7 +98,7 @@ OutputPump::OutputPump(int out_fd, int err_fd)
 Descriptor OutputPump::add(int stream, std::string prefix, Descriptor log) {
   auto [from, to] = multinode::make_pipe();
   multinode::check_errno(fcntl(from.get(), F_SETFL, O_NONBLOCK), "fcntl");
-  sources_.push_back({std::move(from), stream, std::move(prefix), std::move(log), {}});
+  sources_.push_back({std::move(from), stream, std::move(prefix), std::move(log)});
   return std::move(to);
 }
 
@@ -112,6 +114,8 @@ void OutputPump::serve() {
   while (read(wake_.get(), &count, sizeof count) > 0) {
   }
   std::erase_if(sources_, [this](Source& source) { return move(source) == Moved::end; });
+  for (Source& source : sources_)
+    if (Clock::now() >= source.since + moment) pass_on(source, source.line.size());
 }
 
 int OutputPump::error() const {
@@ -124,7 +128,7 @@ void OutputPump::close_idle() {
   std::erase_if(sources_, [this](Source& source) {
     Moved moved = Moved::some;
     while (moved == Moved::some) moved = move(source);
-    if (moved == Moved::nothing) write_incomplete_line(source);
+    if (moved == Moved::nothing) end_line(source);
     return moved != Moved::no_room;
   });
 }
@@ -136,38 +140,81 @@ OutputPump::Moved OutputPump::move(Source& source) {
   if (!sink(source).has_room()) return Moved::no_room;
   const ssize_t count = read(source.pipe.get(), bytes, sizeof bytes);
   if (count > 0) {
-    write_lines(source, {bytes, static_cast<std::size_t>(count)});
+    take(source, {bytes, static_cast<std::size_t>(count)});
     return Moved::some;
   }
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Moved::nothing;
-  write_incomplete_line(source);
+  end_line(source);
   return Moved::end;
 }
 
-void OutputPump::write_lines(Source& source, std::string_view bytes) {
+// Passes on whole lines, and, where a line has been rewritten by a carriage return, what came before.
+void OutputPump::take(Source& source, std::string_view bytes) {
   if (source.log) try {
       multinode::write_all(source.log.get(), bytes, "a log file");
     } catch (const std::system_error& error) {
       log_error_ = error.code().value();
       source.log.reset();
     }
-  std::string lines;
-  for (auto end = bytes.find('\n'); end != bytes.npos; end = bytes.find('\n')) {
-    lines.append(source.prefix).append(source.line).append(bytes.substr(0, end + 1));
-    source.line.clear();
-    bytes.remove_prefix(end + 1);
-  }
+  if (source.line.empty()) source.since = Clock::now();
   source.line += bytes;
-  if (source.line.size() >= longest_line) {
-    lines.append(source.prefix).append(source.line);
-    if (!source.prefix.empty()) lines += '\n';
-    source.line.clear();
-  }
-  if (!lines.empty()) sink(source).put(lines);
+  const std::size_t end = source.line.rfind('\n') + 1, rewritten = source.line.rfind('\r');
+  pass_on(source, source.line.size() >= longest_line                  ? source.line.size()
+                  : rewritten != std::string::npos && rewritten > end ? rewritten
+                                                                      : end);
 }
 
-void OutputPump::write_incomplete_line(Source& source) {
-  if (!source.line.empty()) sink(source).put(source.prefix + source.line + "\n");
+// The first `count` bytes of the source's line, with the prefix at the start of each line and behind each carriage
+// return. Where another source has left a line without an end, that is ended, or overwritten by a carriage return.
+void OutputPump::pass_on(Source& source, std::size_t count) {
+  if (count == 0) return;
+  using At = Source::At;
+  std::string_view rest = std::string_view(source.line).substr(0, count);
+  std::string text;
+  int& open = open_[source.stream - 1];
+  if (open != source.pipe.get()) {
+    if (std::exchange(source.at, At::start) != At::start && rest[0] == '\n')
+      rest.remove_prefix(1);  // it has been ended
+    if (open >= 0 && !rest.empty() && rest[0] != '\r') text += '\n';
+  }
+  const bool nothing = rest.empty();
+  while (!rest.empty()) {
+    const std::size_t plain = std::min(rest.find_first_of("\r\n"), rest.size());
+    const bool empty_line = plain == 0 && rest[0] == '\n' && source.at == At::start;
+    if ((plain > 0 && source.at != At::inside) || empty_line) text += source.prefix;
+    text += rest.substr(0, plain);
+    if (plain > 0) source.at = At::inside;
+    rest.remove_prefix(plain);
+    if (rest.empty()) break;
+    text += rest[0];
+    source.at = rest[0] == '\n' || source.at == At::start ? At::start : At::returned;
+    rest.remove_prefix(1);
+  }
+  source.line.erase(0, count);
+  source.since = Clock::now();
+  if (nothing) return;
+  open = source.at == At::start ? -1 : source.pipe.get();
+  sink(source).put(text);
+}
+
+void OutputPump::end_line(Source& source) {
+  pass_on(source, source.line.size());
+  if (int& open = open_[source.stream - 1]; open == source.pipe.get()) sink(source).put("\n"), open = -1;
+}
+
+void OutputPump::print(const std::string& line) {
+  sinks_[1].put((std::exchange(open_[1], -1) >= 0 ? "\nmnrun: " : "mnrun: ") + line + "\n");
+}
+
+int OutputPump::timeout() const {
+  int least = -1;
+  for (const Source& source : sources_) {
+    if (source.line.empty()) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(source.since + moment - Clock::now());
+    const int ms = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+    least = least < 0 ? ms : std::min(least, ms);
+  }
+  return least;
 }
 
 }  // namespace mnrun

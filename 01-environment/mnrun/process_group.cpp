@@ -74,9 +74,7 @@ std::vector<Place> places(const Place& first) {
 
 std::vector<std::string> environment_of(const Place& place, const Attempt& attempt, const Options& options,
                                         const multinode::Environment& inherited) {
-  multinode::Environment variables = multinode::without_process_variables(inherited);
-  if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
-
+  multinode::Environment variables = multinode::environment_of_process(inherited, place.local_size > 1);
   const auto text = [](int value) { return std::to_string(value); };
   const std::pair<const char*, std::string> launcher_variables[] = {
       {"RANK", text(place.rank)},

@@ -3,6 +3,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 
@@ -77,7 +78,9 @@ class NodeAttempt {
     // kill_in_ until all processes have ended, close_in_ afterwards. Then only a slow reader delays the end.
     auto& next = close_in_ ? close_in_ : kill_in_;
     const bool timed = next && !(close_in_ && close_in_->passed());
-    poll(entries_.data(), entries_.size(), timed ? static_cast<int>(next->left().count()) : -1);
+    const int until_next = timed ? static_cast<int>(next->left().count()) : -1, until_line = pump_.timeout();
+    poll(entries_.data(), entries_.size(),
+         until_line < 0 || (timed && until_next < until_line) ? until_next : until_line);
     while (const auto signal = signals_.next()) handle_signal(*signal);
     pump_.serve();
   }
@@ -94,7 +97,8 @@ class NodeAttempt {
                          status != 126 && status != 127 && attempt_.number < attempt_.master.max_restarts;
       const Verdict failure{status,
                             fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
-                                        agents_.this_agent().host, group_.child(i).pid(), text_of(ending)),
+                                        agents_.this_agent().host, group_.child(i).pid(), text_of(ending)) +
+                                (ending.signal == SIGKILL ? memory_.reason() : ""),
                             again};
       stop(failure.kill_delay);
       agents_.propose(failure);
@@ -152,6 +156,7 @@ class NodeAttempt {
   OutputPump& pump_;
   Signals& signals_;
   ProcessGroup group_;
+  const multinode::OomWatch memory_;
   std::vector<pollfd> entries_;
   std::optional<Verdict> verdict_;
   std::optional<Verdict> signalled_;  // a signal ends mnrun

@@ -224,7 +224,8 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
   const Words expected = words(
       "GROUP_RANK=0 GROUP_WORLD_SIZE=1 HOME=/h LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
       "MASTER_PORT=5 "
-      "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=trainer "
+      "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 RANK=1 "
+      "ROLE_NAME=trainer "
       "ROLE_RANK=1 ROLE_WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=3 TORCHELASTIC_RUN_ID=r WORLD_SIZE=2");
   EXPECT_EQ(list, expected);
 }
@@ -240,7 +241,46 @@ TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {
   const Options options = parsed({"p"});
   const mnrun::Attempt one = first_of(1), two = first_of(2);
   EXPECT_FALSE(has(mnrun::environment_of(one.first, one, options, {}), "OMP_NUM_THREADS=1"));
-  EXPECT_TRUE(has(mnrun::environment_of(two.first, two, options, {{"OMP_NUM_THREADS", "4"}}), "OMP_NUM_THREADS=4"));
+  const auto of_two = [&](const std::string& threads) {
+    return mnrun::environment_of(two.first, two, options, {{"OMP_NUM_THREADS", threads}, {"PYTHONUNBUFFERED", ""}});
+  };
+  for (const std::string good : {"4", "8,2"}) EXPECT_TRUE(has(of_two(good), "OMP_NUM_THREADS=" + good));
+  for (const char* bad : {"", "0", "auto", "-1", "2x"}) EXPECT_TRUE(has(of_two(bad), "OMP_NUM_THREADS=1")) << bad;
+  EXPECT_TRUE(has(of_two("4"), "PYTHONUNBUFFERED=")) << "the user's";
+}
+
+// As under mpirun, a progress bar moves and a prompt appears before the line ends; and each piece has its prefix.
+TEST(OutputPump, PassesOnWhatHasNoLineEnd) {
+  const multinode::Pipe out = multinode::make_pipe();
+  mnrun::OutputPump pump(out.to.get(), out.to.get());
+  const multinode::Descriptor ranks[] = {pump.add(1, "[0] ", {}), pump.add(1, "[1] ", {})};
+  const auto print = [&](int rank, const std::string& text) {
+    multinode::write_all(ranks[rank].get(), text, "a pipe");
+    pump.serve();
+  };
+  const auto expect = [&](const std::string& text) {
+    std::string got(text.size(), '\0');
+    for (std::size_t at = 0; at < text.size();) {
+      pollfd there{out.from.get(), POLLIN, 0};
+      if (poll(&there, 1, pump.timeout()) > 0)
+        at += static_cast<std::size_t>(read(there.fd, &got[at], text.size() - at));
+      pump.serve();
+    }
+    EXPECT_EQ(got, text);
+  };
+  print(0, "\rstep 1");
+  expect("\r[0] step 1");
+  print(0, "\rstep 2\rstep 3");
+  expect("\r[0] step 2");
+  print(1, "one line\nand a prompt: ");
+  expect("\n[1] one line\n\r[0] step 3\n[1] and a prompt: ");
+  print(0, "\rstep 4\r");
+  expect("\r[0] step 4\r");
+  print(1, "answer\n\n");
+  expect("\n[1] answer\n[1] \n");
+  print(0, "end\r\n");
+  expect("[0] end\r\n");
+  EXPECT_EQ(pump.timeout(), -1);
 }
 
 }  // namespace mnrun_parts_test

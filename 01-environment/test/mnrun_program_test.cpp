@@ -40,10 +40,10 @@ Result standalone(int processes, const std::string& script, const Words& options
 }
 
 // The agent of one of several nodes, all on loopback.
-Words agent(int nodes, int rank, const FreePort& port, const Words& rest) {
+Words agent(int nodes, int rank, const FreePort& port, const Words& rest, const std::string& master = "127.0.0.1") {
   Words all{PATH_mnrun,    "--nnodes",           std::to_string(nodes),
             "--node-rank", std::to_string(rank), "--master-addr",
-            "127.0.0.1",   "--master-port",      std::to_string(port.number())};
+            master,        "--master-port",      std::to_string(port.number())};
   all.insert(all.end(), rest.begin(), rest.end());
   return all;
 }
@@ -109,6 +109,31 @@ TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
     EXPECT_EQ(r.status, 137);
     EXPECT_SAYS(r.err, "rank 1 (node 0, host ");
   }
+}
+
+TEST(Mnrun, SaysThatTheKernelKilledForLackOfMemory) {
+  const std::string v1 = "/sys/fs/cgroup/memory", v2 = "/sys/fs/cgroup",
+                    name = "/mnrun-test-" + std::to_string(getpid());
+  const std::string cgroup = (std::filesystem::exists(v1) ? v1 : v2) + name;
+  std::error_code error;
+  if (!std::filesystem::create_directory(cgroup, error)) GTEST_SKIP() << "no cgroup can be made: " << error.message();
+  const std::string limit = cgroup + (std::filesystem::exists(v1) ? "/memory.limit_in_bytes" : "/memory.max");
+  if (!std::filesystem::exists(limit)) GTEST_SKIP() << "no memory controller in " << v2;
+  const Result r =
+      run({"sh", "-c",
+           "echo 80M >" + limit + "; echo $$ >" + cgroup +
+               "/cgroup.procs; exec " PATH_mnrun
+               " --standalone --nproc-per-node 2 sh -c 'if [ $RANK = 1 ]; then a=x; while :; do a=$a$a; done; "
+               "fi; sleep 60'"});
+  EXPECT_EQ(r.status, 137);
+  EXPECT_SAYS(r.err, "was killed by signal 9 (SIGKILL): out of memory (limit 80 MiB)\n");
+  std::filesystem::remove(cgroup, error);
+}
+
+TEST(Mnrun, NamesTheLimitOfOpenFiles) {
+  const Result r = run({"sh", "-c", "ulimit -n 64; exec " PATH_mnrun " --standalone --nproc-per-node 30 true"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_SAYS(r.err, "(this process may have 64 open files: see \"ulimit -n\"): Too many open files\n");
 }
 
 TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
@@ -557,6 +582,9 @@ TEST(MnrunTwoNodes, ReportsAMissingNode) {
   const Result other = node(1);
   EXPECT_EQ(other.status, 1);
   EXPECT_SAYS(other.err, "node 0, which hosts the store, did not come");
+  // A service's address, which no interface of this machine has, and which it cannot reach.
+  const Result behind = run(agent(2, 0, port, {"--timeout", "0.6", "true"}, "192.0.2.7"));
+  EXPECT_SAYS(behind.err, "node rank 1 of 2 did not come to 192.0.2.7");
 }
 
 TEST(MnrunTwoNodes, DifferentNumbersOfNodesAreRefused) {

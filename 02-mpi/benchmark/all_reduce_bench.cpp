@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
       "columns", po::value(&options.columns)->default_value(options.columns), "columns of the matrix")(
       "warmup", po::value(&options.warmup)->default_value(options.warmup), "untimed all-reduces before the trials")(
       "trials", po::value(&options.trials)->default_value(options.trials), "timed all-reduces")(
-      "corrupt", po::value<int>()->notifier([&](int rank) { options.corrupt = rank; }),
+      "corrupt", multinode::given(options.corrupt),
       "rank that corrupts an element of its result, to see the check fail");
   const auto validate = [&] {
     multinode::require_range<std::size_t>("--rows", options.rows, 1, 100'000'000);

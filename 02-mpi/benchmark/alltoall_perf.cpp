@@ -41,13 +41,13 @@ const Collective alltoall = {
 #if NCCL_VERSION_CODE >= 22803
           return ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream);
 #else
-          multinode::check(ncclGroupStart());
+          multinode::NcclGroup group;
           for (int peer = 0; peer < c.size; ++peer) {
             const std::size_t offset = static_cast<std::size_t>(peer) * c.bytes;
             multinode::check(ncclSend(c.in + offset, c.count, c.type, peer, c.comm, c.stream));
             multinode::check(ncclRecv(c.out + offset, c.count, c.type, peer, c.comm, c.stream));
           }
-          return ncclGroupEnd();
+          return group.end();
 #endif
         },
     .nccl_in_place = false,

@@ -60,10 +60,7 @@ std::size_t next_size(std::size_t size, std::size_t largest, double factor) {
 }  // namespace
 
 po::options_description Options::description(const std::string& program) {
-  const auto given = [](auto& target, const char* shown) {  // null unless it is given
-    using Value = typename std::remove_reference_t<decltype(target)>::value_type;
-    return po::value<Value>()->value_name(shown)->notifier([&target](const Value& value) { target = value; });
-  };
+  const auto given = [](auto& target, const char* shown) { return multinode::given(target)->value_name(shown); };
   const auto number = [](int& target) { return po::value(&target)->value_name("N")->default_value(target); };
   po::options_description known("Options of " + program);
   known.add_options()                                                                                            //

@@ -7,6 +7,10 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <fmt/core.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <thread>
 
 namespace perf {
@@ -53,6 +57,7 @@ class GlooRanks : public HostRanks {
   GlooRanks(multinode::World& world, int of_process) : HostRanks(world, of_process) {
     // Longer than the watchdog's deadline, because the watchdog can name the late rank.
     const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
+    require_descriptors();
     const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
     const std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     std::string addresses_here;
@@ -93,6 +98,20 @@ class GlooRanks : public HostRanks {
   }
 
  private:
+  // Gloo has a descriptor for each peer of a rank.
+  void require_descriptors() const {
+    const rlim_t needed = static_cast<rlim_t>(local()) * static_cast<rlim_t>(size() - 1) + 100;
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min(needed, limit.rlim_max));
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < needed)
+      throw multinode::UsageError(fmt::format(
+          "-g {}: over Gloo such a process needs {} open files, and may have {}: raise the limit (ulimit -n), or start "
+          "more processes with fewer ranks each",
+          local(), needed, limit.rlim_cur));
+  }
+
   // Calls function(0), function(1) ... at the same time, each on its own thread, because the ranks wait for each other;
   // function(0) runs on this thread. Ends the process if one of several throws, because the others wait for it.
   void each_rank(const std::function<void(int)>& function) const {

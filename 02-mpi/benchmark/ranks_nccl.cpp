@@ -14,25 +14,6 @@ namespace {
 
 using multinode::check;
 
-// NCCL calls between ncclGroupStart and ncclGroupEnd become one. The destructor ends the group if a call throws: an
-// open group would swallow an abort.
-class Group {
- public:
-  Group() { check(ncclGroupStart()); }
-  ~Group() {
-    if (open_) ncclGroupEnd();
-  }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-  void end() {
-    open_ = false;
-    check(ncclGroupEnd());
-  }
-
- private:
-  bool open_ = true;
-};
-
 // An event that takes the time at a point of a stream.
 struct Mark : multinode::Event {
   Mark() : Event(cudaEventDefault) {}
@@ -140,12 +121,12 @@ class NcclRanks : public Ranks {
     const auto issue = [&] {  // one call
       const auto lock = communicators_->lock();
       if (ranks.size() == 1) return check(collective.nccl(ranks[0]));
-      Group group;
+      multinode::NcclGroup group;
       for (int local = 0; local < this->local(); ++local) {
         gpu(local).select();
         check(collective.nccl(ranks[static_cast<std::size_t>(local)]));
       }
-      group.end();
+      check(group.end());
     };
 
     // Events between the samples; at most `depth` of them are queued.
@@ -201,13 +182,13 @@ class NcclRanks : public Ranks {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     std::vector<ncclComm_t> communicators(gpus_.size());
-    Group group;
+    multinode::NcclGroup group;
     for (int local = 0; local < this->local(); ++local) {
       gpu(local).select();
       check(ncclCommInitRankConfig(&communicators[static_cast<std::size_t>(local)], size(), id, first() + local,
                                    &config));
     }
-    group.end();
+    check(group.end());
     return communicators;
   }
 
@@ -230,12 +211,12 @@ class NcclRanks : public Ranks {
   void barrier() {
     {
       const auto lock = communicators_->lock();
-      Group group;
+      multinode::NcclGroup group;
       for (std::size_t i = 0; i < gpus_.size(); ++i) {
         std::uint8_t* const one = gpus_[i]->one.data();
         check(ncclAllReduce(one, one, 1, ncclUint8, ncclMax, (*communicators_)[i], gpus_[i]->stream.get()));
       }
-      group.end();
+      check(group.end());
     }
     for (std::size_t i = 0; i < gpus_.size(); ++i) {
       gpus_[i]->select();

@@ -49,10 +49,10 @@ const Collective sendrecv = {
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
         [](const NcclCall& c) {
-          multinode::check(ncclGroupStart());
+          multinode::NcclGroup group;
           multinode::check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
           multinode::check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
-          return ncclGroupEnd();
+          return group.end();
         },
     .nccl_in_place = false,
 #endif

@@ -261,6 +261,10 @@ TEST(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
   expect_refused(quick, {"--corrupt", "4"}, "--corrupt must be from 0 to 3, not 4");
   expect_refused(quick, {"--corrupt", "0", "-c", "0"}, "--corrupt needs the check: leave out -c 0");
   expect_refused(quick, {"--iterz", "3"}, "unrecognised option '--iterz'");
+  const Result limited =
+      run({"sh", "-c", "ulimit -n 200; exec " PATH_all_reduce_perf " --backend gloo -g 16 -b 8 -e 8"});
+  EXPECT_EQ(limited.status, 2);
+  EXPECT_SAYS(limited.err, "-g 16: over Gloo such a process needs 340 open files, and may have 200: raise the limit");
 #ifdef MULTINODE_HAVE_MPI
   const Way mpi{"mpi", 4};
   expect_refused(mpi, {"-g", "2"},

@@ -19,8 +19,8 @@ multinode::Program ExchangeOptions::program(const char* name) {
                             [this](const std::string& text) { count = multinode::parse_size(text, "--count"); }),
                         "number of elements (32-bit integers) in a message; 1M is 1048576")(
       "rounds", po::value(&rounds)->default_value(rounds), "number of times to send to every rank")(
-      "mute", po::value(&mute), "rank that does not receive, to show what the other ranks report")(
-      "corrupt", po::value(&corrupt), "rank that corrupts one received element, to show that the check can fail");
+      "mute", multinode::given(mute), "rank that does not receive, to show what the other ranks report")(
+      "corrupt", multinode::given(corrupt), "rank that corrupts one received element, to show that the check can fail");
   auto validate = [this] {
     multinode::require_range("--count", count, std::size_t{1}, std::size_t{1} << 28);
     multinode::require_range("--rounds", rounds, 1, 1'000'000'000);
@@ -79,7 +79,7 @@ void require_exchange(const multinode::World& world, const ExchangeOptions& opti
     throw multinode::UsageError("--backend " + options.common.backend + ": this program shows " + std::string(backend) +
                                 "; start message_passing_" + options.common.backend + " instead");
   for (const auto& [name, rank] : {std::pair("--mute", options.mute), std::pair("--corrupt", options.corrupt)})
-    if (rank != -1) multinode::require_range(name, rank, 1, world.size() - 1);
+    if (rank) multinode::require_range(name, *rank, 1, world.size() - 1);
   if (world.rank() == 0) multinode::JsonLines(options.common.json).write(multinode::fingerprint(world));
 }
 

@@ -7,13 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 struct ExchangeOptions {
   std::size_t count = 1000;  // elements of a message
   int rounds = 1;
-  int mute = -1;     // rank that does not take part; -1: none
-  int corrupt = -1;  // rank that corrupts one received element; -1: none
+  std::optional<int> mute;     // rank that does not take part
+  std::optional<int> corrupt;  // rank that corrupts one received element
   multinode::CommonOptions common;
 
   multinode::Program program(const char* name);

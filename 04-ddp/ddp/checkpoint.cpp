@@ -61,10 +61,22 @@ Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
-// Every user can write to such a folder, as to /tmp.
-bool is_sticky(const fs::path& folder) {
+bool every_user_can_write_to(const fs::path& folder) {
   struct stat found {};
-  return ::stat(folder.c_str(), &found) == 0 && (found.st_mode & S_ISVTX) != 0;
+  return ::stat(folder.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0;
+}
+
+constexpr std::string_view before_step = "step-", after_step = ".checkpoint";
+
+// The step that a file is named for.
+std::optional<std::uint64_t> step_of(std::string_view name) {
+  if (!name.starts_with(before_step) || !name.ends_with(after_step)) return std::nullopt;
+  name.remove_prefix(before_step.size());
+  name.remove_suffix(std::min(name.size(), after_step.size()));
+  return multinode::number_of<std::uint64_t>(name);
+}
+std::string name_of(std::uint64_t step) {
+  return fmt::format("{}{:010}{}", before_step, step, after_step);  // zeros, so that ls shows them in order
 }
 
 // A file that is removed with the object, unless it was renamed to what it is meant to be.
@@ -249,6 +261,14 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
 
 Restored load_checkpoint(multinode::World& world, const std::vector<fs::path>& newest_first,
                          std::span<const NamedBlock> blocks, const nlohmann::json& options) {
+  const std::string newest = newest_first.empty() ? "" : newest_first[0].string();
+  const auto step_in = [](const fs::path& path) { return step_of(path.filename().string()).value_or(0); };
+  const std::vector<std::string> all = world.gather_on_rank_0("newest checkpoint", newest);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (step_in(all[rank]) > step_in(newest))
+      throw multinode::UsageError(fmt::format(
+          "rank {} (host {}) has the newer checkpoint {}, rank 0 (host {}) {}: copy it to there, or remove it", rank,
+          world.host(static_cast<int>(rank)), all[rank], world.host(0), newest.empty() ? "none" : newest));
   nlohmann::json found;
   std::vector<std::string> damaged;
   for (std::size_t i = 0; world.rank() == 0 && found.is_null() && i < newest_first.size(); ++i) try {
@@ -274,25 +294,15 @@ Restored load_checkpoint(multinode::World& world, const std::vector<fs::path>& n
 
 namespace {
 
-constexpr std::string_view before_step = "step-", after_step = ".checkpoint";
-
 [[noreturn]] void refuse_to_write(const fs::path& path, const std::string& why) {
   throw multinode::UsageError("no checkpoints can be written to " + path.string() + ": " + why);
-}
-
-// The step that a file is named for.
-std::optional<std::uint64_t> step_of(std::string_view name) {
-  if (!name.starts_with(before_step) || !name.ends_with(after_step)) return std::nullopt;
-  name.remove_prefix(before_step.size());
-  name.remove_suffix(std::min(name.size(), after_step.size()));
-  return multinode::number_of<std::uint64_t>(name);
 }
 
 }  // namespace
 
 CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) {
   const auto refuse = [&] { refuse_to_write(checkpoints, file.filename().string() + ": " + std::strerror(errno)); };
-  if (is_sticky(folder_of(file)))
+  if (every_user_can_write_to(folder_of(file)))
     refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
   fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!fd_) refuse();
@@ -333,16 +343,12 @@ CheckpointFolder::~CheckpointFolder() {
   }
 }
 
-fs::path CheckpointFolder::path_of(std::uint64_t step) const {
-  return folder_ / fmt::format("{}{:010}{}", before_step, step, after_step);  // zeros, so that ls shows them in order
-}
+fs::path CheckpointFolder::path_of(std::uint64_t step) const { return folder_ / name_of(step); }
 
-std::vector<fs::path> CheckpointFolder::newest_first() const {
+std::vector<fs::path> CheckpointFolder::newest_first(const fs::path& folder) {
   std::map<std::uint64_t, fs::path, std::greater<>> found;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
-    const auto step = step_of(entry.path().filename().string());
-    if (step && entry.path() == path_of(*step)) found[*step] = entry.path();
-  }
+  for (const std::string& name : multinode::names_in(folder))
+    if (const auto step = step_of(name); step && name == name_of(*step)) found[*step] = folder / name;
   std::vector<fs::path> paths;
   for (const auto& [step, path] : found) paths.push_back(path);
   return paths;
@@ -360,6 +366,8 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
   writing_ = std::async(std::launch::async, [this, step, state = std::move(state), copied = std::move(copied)] {
     write_checkpoint(path_of(step), state, copied);
     const std::vector<fs::path> all = newest_first();
+    if (all.at(0) != path_of(step))
+      throw std::logic_error(fmt::format("CheckpointFolder::start_write() of step {} after {}", step, all[0].string()));
     for (std::size_t i = 2; i < all.size(); ++i) fs::remove(all[i]);
   });
 }

@@ -62,10 +62,10 @@ struct Restored {
 };
 
 // Called by all ranks: rank 0 reads the first of its `newest_first` that is not damaged, and all ranks get its state,
-// so no file system has to be shared; the others' lists are not looked at. Rank 0 alone has the blocks then:
-// broadcast_parameters() gives them to the others. A damaged file is renamed, with a warning on standard error. Throws
-// on rank 0 what read_checkpoint() throws for the one that it takes, and multinode::UsageError if all are damaged,
-// which then keep their names; the World then ends the others, with the same line.
+// so no file system has to be shared. Rank 0 alone has the blocks then: broadcast_parameters() gives them to the
+// others. A damaged file is renamed, with a warning on standard error. Throws on rank 0 what read_checkpoint() throws
+// for the one that it takes, and multinode::UsageError if all are damaged, which then keep their names, or if another
+// rank's list begins with a later step: rank 0 was on that rank's node. The World then ends the others, with that line.
 Restored load_checkpoint(multinode::World& world, const std::vector<std::filesystem::path>& newest_first,
                          std::span<const NamedBlock> blocks, const nlohmann::json& options = nlohmann::json::object());
 
@@ -94,11 +94,14 @@ class CheckpointFolder {
 
   // Copies the blocks. A second thread writes the copies and then removes all but the two of the highest steps:
   // until then there must be room for one more. wait() returns when that is done, and throws what write_checkpoint()
-  // threw. The next writing, and the destructor, wait first.
+  // threw, and std::logic_error if there is one of a higher step, from which a training would resume. The next writing,
+  // and the destructor, wait first.
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);
   void wait();
 
-  std::vector<std::filesystem::path> newest_first() const;
+  std::vector<std::filesystem::path> newest_first() const { return newest_first(folder_); }
+  // On any rank; empty: there are none, or no such folder.
+  static std::vector<std::filesystem::path> newest_first(const std::filesystem::path& folder);
 
  private:
   std::filesystem::path path_of(std::uint64_t step) const;

@@ -30,12 +30,12 @@ bool all_finite(std::span<const T> elements) {
   return sum == T(0);
 }
 
-// Calls function(elements) with the gradient's elements, of double or float.
+// Calls function(elements) with the block's elements, of double or float.
 template <class Function>
-auto with_elements(multinode::Block gradient, Function function) {
-  if (gradient.type == multinode::DataType::float64)
-    return function(std::span(static_cast<double*>(gradient.data), gradient.count));
-  return function(std::span(static_cast<float*>(gradient.data), gradient.count));
+auto with_elements(multinode::Block block, Function function) {
+  if (block.type == multinode::DataType::float64)
+    return function(std::span(static_cast<double*>(block.data), block.count));
+  return function(std::span(static_cast<float*>(block.data), block.count));
 }
 
 // Compression. What travels is x = s g, where g is a rank's gradient, s = 2^-k, and 2^k the smallest power of two that
@@ -122,12 +122,12 @@ AllReduce compressed_as(AllReduce reduce) {
 
 }  // namespace
 
-void require_finite(const std::string& parameter, multinode::Block gradient) {
-  with_elements(gradient, [&]<class T>(std::span<T> elements) {
+void require_finite(const std::string& what, multinode::Block block) {
+  with_elements(block, [&]<class T>(std::span<T> elements) {
     if (all_finite<T>(elements)) return;
     const auto bad = std::ranges::find_if_not(elements, [](T x) { return std::isfinite(x); });
-    throw std::runtime_error("element " + std::to_string(bad - elements.begin()) + " of the gradient of '" + parameter +
-                             "' is " + (std::isnan(*bad) ? "NaN" : "infinite"));
+    throw std::runtime_error("element " + std::to_string(bad - elements.begin()) + " of " + what + " is " +
+                             (std::isnan(*bad) ? "NaN" : "infinite"));
   });
 }
 

@@ -18,9 +18,8 @@ using AllReduce = std::function<multinode::Work(multinode::Block block, std::siz
 // Returns what is called in place of the communicator's all-reduce, and calls it.
 using AllReduceHook = std::function<AllReduce(AllReduce)>;
 
-// Throws std::runtime_error that names the first element of a rank's gradient that is NaN or infinite. Once it is in
-// the sum, every rank has it, and its origin is unknown.
-void require_finite(const std::string& parameter, multinode::Block gradient);
+// Throws std::runtime_error that names the first element of `what`, of float or double, that is NaN or infinite.
+void require_finite(const std::string& what, multinode::Block block);
 
 // What gradients travel as. A 16-bit type halves the bytes.
 enum class Compression { none, float16, bfloat16 };

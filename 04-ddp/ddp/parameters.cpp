@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parameters.hpp"
 
+#include "hooks.hpp"
+
 #include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 
@@ -59,6 +61,9 @@ std::uint64_t hash_of(std::span<const NamedBlock> parameters) {
 }
 
 std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters) {
+  for (const auto& [name, shape, block] : parameters)
+    if (block.type == multinode::DataType::float32 || block.type == multinode::DataType::float64)
+      require_finite("'" + name + "' after the last step", block);
   return world.gather("parameters", fmt::format("{:016x}", hash_of(parameters)));
 }
 

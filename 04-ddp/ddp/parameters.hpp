@@ -38,8 +38,8 @@ void broadcast_parameters(multinode::World& world, multinode::Communicator& comm
 // FNV-1a of the bits of `parameters`, which are host memory.
 std::uint64_t hash_of(std::span<const NamedBlock> parameters);
 
-// Every rank's 16 hexadecimal digits, in order of rank, on every rank: hash_of(parameters). Collective, called by all
-// ranks.
+// After a training: every rank's 16 hexadecimal digits, in order of rank, on every rank: hash_of(parameters).
+// Collective, called by all ranks. Throws std::runtime_error for a number that is not finite.
 std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters);
 
 }  // namespace ddp

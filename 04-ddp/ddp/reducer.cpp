@@ -93,26 +93,39 @@ std::span<T> Reducer<T>::gradient(std::size_t parameter) const {
 template <class T>
 void Reducer<T>::begin(std::size_t divisor) {
   if (divisor == 0) throw std::logic_error("Reducer: a divisor of 0");
+  begin_pass("begin");
   divisor_ = divisor;
+}
+
+template <class T>
+void Reducer<T>::accumulate() {
+  begin_pass("accumulate");
+  divisor_ = 0;
+}
+
+template <class T>
+void Reducer<T>::begin_pass(const char* call) {
+  if (in_pass_) throw std::logic_error(std::string("Reducer::") + call + "() before the wait() of the pass before");
+  in_pass_ = true;
   ready_.assign(ready_.size(), false);
   missing_.clear();
   for (const BucketPlan::Bucket& bucket : plan_.buckets) missing_.push_back(bucket.parameters);
 }
 
 template <class T>
-void Reducer<T>::accumulate() {
-  begin(1);
-  divisor_ = 0;
+void Reducer<T>::require_pass(const char* call) const {
+  if (!in_pass_) throw std::logic_error(std::string("Reducer::") + call + "() before begin() or accumulate()");
 }
 
 template <class T>
 void Reducer<T>::mark_ready(std::size_t parameter) {
+  require_pass("mark_ready");
   if (ready_.at(parameter))
     throw std::logic_error("Reducer: the gradient of '" + names_[parameter] + "' was marked ready twice in one pass");
   ready_[parameter] = true;
   --missing_[plan_.bucket[parameter]];
   if (!divisor_) return;
-  if (!scale_) require_finite(names_[parameter], gradient(parameter));
+  if (!scale_) require_finite("the gradient of '" + names_[parameter] + "'", gradient(parameter));
   if (options_.overlap) start_complete_buckets();
 }
 
@@ -134,14 +147,15 @@ void Reducer<T>::wait_and_average(std::size_t b) {
 
 template <class T>
 void Reducer<T>::wait() {
+  require_pass("wait");
   for (std::size_t i = 0; i < ready_.size(); ++i)
     if (!ready_[i])
       throw std::logic_error("Reducer: the gradient of '" + names_[i] + "' was not marked ready in this pass");
   adds_ = divisor_ == 0;
-  if (adds_) return;
-  start_complete_buckets();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) wait_and_average(b);
+  if (!adds_) start_complete_buckets();
+  for (std::size_t b = 0; b < started_.size(); ++b) wait_and_average(b);
   started_.clear();
+  in_pass_ = false;
 }
 
 template <class T>

@@ -53,6 +53,8 @@ BucketPlan plan_buckets(std::span<const std::size_t> counts, std::size_t element
 //                                backward pass: write gradient(i), or add to it where adds(), then mark_ready(i)
 //                                wait()
 //
+// Calls in another order throw std::logic_error. After an exception in a pass there is no further one.
+//
 // Collective requirement: all ranks make the same Reducer (parameters, options) and the same calls of begin(),
 // accumulate() and wait(). They may mark in different orders: buckets are always started in order of index. A rank
 // without samples takes part with gradients of 0.
@@ -83,11 +85,13 @@ class Reducer {
   void begin(std::size_t divisor);
   // The backward pass that follows is one of several in the step: nothing is sent.
   void accumulate();
-  bool adds() const { return adds_; }  // a pass before it left gradients to add to
+  bool adds() const { return adds_; }                   // a pass before it left gradients to add to
+  bool reduced() const { return !in_pass_ && !adds_; }  // the gradients are those of all ranks
 
-  // This pass's gradient of `parameter` is complete. One in host memory must be finite: see require_finite(). Once its
-  // bucket is, and all before it have been started, the bucket's reduction starts. Throws std::logic_error for a
-  // gradient that was marked before in this pass.
+  // This pass's gradient of `parameter` is complete. One in host memory must be finite, see require_finite(): once a
+  // NaN is in the sum, every rank has it, and its origin is unknown. When its bucket is complete, and all before it
+  // have been started, the bucket's reduction starts. Throws std::logic_error for a gradient that was marked before in
+  // this pass.
   void mark_ready(std::size_t parameter);
 
   // Ends the pass. After begin(): returns when all buckets are sums over the ranks and every element has been divided
@@ -97,6 +101,8 @@ class Reducer {
 
  private:
   std::span<T> bucket(std::size_t b) const { return storage_.subspan(plan_.buckets[b].offset, plan_.buckets[b].count); }
+  void begin_pass(const char* call);
+  void require_pass(const char* call) const;
   void start_complete_buckets();
   void wait_and_average(std::size_t b);
 
@@ -108,7 +114,7 @@ class Reducer {
   ScaleOnDevice<T> scale_;
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
-  bool adds_ = false;
+  bool in_pass_ = false, adds_ = false;
   std::vector<bool> ready_;               // of each parameter: in this pass
   std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
   std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1

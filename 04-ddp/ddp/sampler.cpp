@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace ddp {
@@ -37,6 +38,7 @@ void DistributedSampler::set_epoch(std::uint32_t epoch) {
     const std::uint64_t high = (wide >> 32) * (std::uint64_t{i} + 1) + (low >> 32);
     std::swap(order_[i], order_[high >> 32]);
   }
+  last_ = 0;
   if (remainder_ == Remainder::drop) order_.resize(samples_ / global_batch_ * global_batch_);
 }
 
@@ -46,8 +48,12 @@ std::span<const std::uint32_t> DistributedSampler::global_batch(std::size_t step
   return std::span(order_).subspan(begin, std::min(global_batch_, order_.size() - begin));
 }
 
-std::span<const std::uint32_t> DistributedSampler::local_batch(std::size_t step) const {
+std::span<const std::uint32_t> DistributedSampler::local_batch(std::size_t step) {
   const std::span<const std::uint32_t> all = global_batch(step);
+  if (step < last_)
+    throw std::logic_error("DistributedSampler::local_batch(): step " + std::to_string(step) + " after step " +
+                           std::to_string(last_) + " without set_epoch(): every epoch would have the same order");
+  last_ = step;
   const Range part = part_of(all.size(), rank_, size_);
   return all.subspan(part.begin, part.end - part.begin);
 }

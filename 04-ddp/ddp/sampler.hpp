@@ -27,10 +27,11 @@ class DistributedSampler {
   DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size, std::uint64_t seed,
                      Remainder remainder = Remainder::smaller);
 
-  void set_epoch(std::uint32_t epoch);
+  void set_epoch(std::uint32_t epoch);  // before the first step of each epoch
   std::size_t steps() const { return (order_.size() + global_batch_ - 1) / global_batch_; }  // an epoch
   std::span<const std::uint32_t> global_batch(std::size_t step) const;                       // of all ranks
-  std::span<const std::uint32_t> local_batch(std::size_t step) const;                        // of this rank
+  // Of this rank. Throws std::logic_error for a step before the last one: that is of another epoch.
+  std::span<const std::uint32_t> local_batch(std::size_t step);
 
  private:
   std::size_t samples_, global_batch_;
@@ -38,6 +39,7 @@ class DistributedSampler {
   std::uint64_t seed_;
   Remainder remainder_;
   std::vector<std::uint32_t> order_;  // of the epoch; without dropped samples
+  std::size_t last_ = 0;              // step that local_batch() was called for
 };
 
 // Part `rank` of `size` of `count` things: [begin, end). The parts differ by one at most.

@@ -30,7 +30,6 @@
 
 namespace {
 
-constexpr int no_rank = -1;
 constexpr double momentum = 0.9;  // of sgd
 constexpr std::size_t nan_step = 5;
 constexpr std::size_t steps_between_looks = 10;
@@ -44,7 +43,7 @@ struct Options {
   int epochs = 3;
   std::int64_t batch_size = 128;
   std::string optimizer = "sgd";
-  double learning_rate = -1;
+  std::optional<double> learning_rate;
   double dropout = 0.25;
   std::string precision = "float";
   bool output_relu = false;
@@ -53,9 +52,8 @@ struct Options {
   std::int64_t steps = 0;
   std::int64_t patience = 0;
   std::int64_t log_every = 100;
-  double min_accuracy = -1;
-  int corrupt = no_rank;
-  int nan = no_rank;
+  std::optional<double> min_accuracy;
+  std::optional<int> corrupt, nan;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -65,7 +63,7 @@ struct Options {
         ("epochs", po::value(&epochs)->default_value(epochs), "passes over all images")                              //
         ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per step, of all ranks together")  //
         ("optimizer", po::value(&optimizer)->default_value(optimizer), "sgd or adam")                                //
-        ("learning-rate", po::value(&learning_rate),
+        ("learning-rate", multinode::given(learning_rate),
          "at the start; it falls linearly to 0 (default: 0.05, with adam 0.001)")                                   //
         ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
         ("precision", po::value(&precision)->default_value(precision), "float or double")                           //
@@ -79,10 +77,10 @@ struct Options {
         ("patience", po::value(&patience)->default_value(patience),
          "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
         ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
-        ("min-accuracy", po::value(&min_accuracy),
-         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")  //
-        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")    //
-        ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
+        ("min-accuracy", multinode::given(min_accuracy),
+         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")      //
+        ("corrupt", multinode::given(corrupt), "plant a fault: this rank starts with other parameters")  //
+        ("nan", multinode::given(nan), "plant a fault: a gradient of this rank is NaN in step 5");
     return {"fashion_mnist", known, common, [this] { validate(); }};
   }
 
@@ -92,7 +90,7 @@ struct Options {
     require_range<std::int64_t>("--batch-size", batch_size, 1, 1'000'000);
     if (optimizer != "sgd" && optimizer != "adam")
       throw multinode::UsageError("--optimizer must be sgd or adam, not '" + optimizer + "'");
-    if (learning_rate != -1) require_range("--learning-rate", learning_rate, 0.0, 1e6);
+    require_range("--learning-rate", first_rate(), 0.0, 1e6);
     require_range("--dropout", dropout, 0.0, 0.99);
     if (precision != "float" && precision != "double")
       throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
@@ -102,11 +100,11 @@ struct Options {
     require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
     require_range<std::int64_t>("--patience", patience, 0, 100'000);
     require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
-    if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
+    require_range("--min-accuracy", min_accuracy.value_or(0), 0.0, 100.0);
     multinode::parse_backend(common.backend);
   }
 
-  double first_rate() const { return learning_rate >= 0 ? learning_rate : optimizer == "adam" ? 0.001 : 0.05; }
+  double first_rate() const { return learning_rate.value_or(optimizer == "adam" ? 0.001 : 0.05); }
 
   // What a training that is resumed cannot change: the result would be that of neither.
   nlohmann::json hyperparameters(const data::FashionMnist& images) const {
@@ -201,7 +199,7 @@ class Classifier : public trainer::Module {
   }
 
   trainer::Sums take_losses() override {
-    double sums[] = {take_loss(world_, communicator_, model_), std::exchange(samples_, 0)};
+    double sums[] = {take_totals(world_, communicator_, model_).loss, std::exchange(samples_, 0)};
     sum_over_ranks(communicator_, model_, sums);
     trained_ += sums[1];
     return {sums[0], sums[1]};
@@ -216,10 +214,10 @@ class Classifier : public trainer::Module {
       std::vector<std::uint32_t> samples(std::min(capacity_, part.end - begin));
       std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
       data::gather(images_.test, samples, batch);
-      model_.load(batch, {});
+      model_.load(batch, {.step = static_cast<std::uint32_t>(step_)});
       model_.forward();
     }
-    const model::Totals totals = model_.take_totals();
+    const model::Totals totals = take_totals(world_, communicator_, model_, true);
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
     sum_over_ranks(communicator_, model_, sums);
     const auto images = static_cast<double>(images_.test.size());
@@ -304,6 +302,9 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   if (!trainer.resumed().empty())
     say(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(),
                     classifier.planned()));
+  else if (!options.checkpoint.empty())
+    say(fmt::format("starts at step 0 of {}: no checkpoint in {} of {}", classifier.planned(), options.checkpoint,
+                    world.host(0)));
   trainer.fit();
   if (trainer.stopped())
     say(fmt::format("stopped: the test accuracy has not been better for {} epochs", options.patience));
@@ -314,7 +315,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   const std::vector<std::string> hashes = parameter_hashes(world, classifier.model());
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool whole = options.steps == 0 || trainer.step() >= 3 * classifier.steps();
-  const double wanted = options.min_accuracy >= 0 ? options.min_accuracy : options.epochs >= 3 && whole ? 86 : 0;
+  const double wanted = options.min_accuracy.value_or(options.epochs >= 3 && whole ? 86 : 0);
   const bool right = identical && accuracy >= wanted;
   for (std::size_t r = 0; r < hashes.size() && !identical; ++r)
     say("parameters: " + hashes[r] + " on rank " + std::to_string(r));
@@ -328,8 +329,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
 int run(multinode::World& world, const Options& options) {
   if (!options.checkpoint.empty()) std::signal(SIGUSR1, [](int) { save_asked = 1; });
-  if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
-  if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
+  for (const auto& [name, rank] : {std::pair("--corrupt", options.corrupt), {"--nan", options.nan}})
+    multinode::require_range(name, rank.value_or(0), 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const auto train_on = [&]<class Model>() { return train<Model>(world, *communicator, options, images); };

@@ -76,8 +76,8 @@ class Trainer {
   Trainer(multinode::World& world, Module& module, TrainerOptions options)
       : options_(std::move(options)), module_(module) {
     if (!options_.checkpoints.empty() && world.rank() == 0) folder_.emplace(options_.checkpoints, &world.watchdog());
-    ddp::Restored restored = module_.restore(folder_ ? folder_->newest_first() : std::vector<std::filesystem::path>(),
-                                             options_.hyperparameters);
+    ddp::Restored restored =
+        module_.restore(ddp::CheckpointFolder::newest_first(options_.checkpoints), options_.hyperparameters);
     resumed_ = std::move(restored.path);
     if (!restored.state.is_null()) at_ = restored.state.at("trainer");
   }

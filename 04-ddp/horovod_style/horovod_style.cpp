@@ -123,13 +123,13 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   double before = 0, after = 0;
   for (std::size_t step = 1; step <= options.steps; ++step) {
-    model.load(batch, {}, learning_rate);
+    model.load(batch, {.step = static_cast<std::uint32_t>(step - 1)}, learning_rate);
     model.forward();
+    after = take_totals(world, communicator, model).loss;
     optimizer.reducer().begin(batch_size * size);
     model.backward([&](std::size_t parameter) { optimizer.reducer().mark_ready(parameter); });
     optimizer.update();
 
-    after = take_loss(world, communicator, model);
     sum_over_ranks(communicator, model, {&after, 1});
     after /= static_cast<double>(batch_size * size);
     if (step == 1) before = after;

@@ -39,8 +39,8 @@ struct Dropout {
 // Of all forward passes since it was 0.
 struct Totals {
   double loss = 0;  // sum over the samples
-  // Samples whose largest output is the label's, or, with binary_cross_entropy, whose outputs are all on the target's
-  // side of 0; not counted with mean_square.
+  // Samples whose first largest output is the label's, or, with binary_cross_entropy, whose outputs are all on the
+  // target's side of 0; not counted with mean_square.
   std::uint64_t right = 0;
   std::uint32_t bad_step = 0;  // number, from 1, of the first step whose loss was not finite; 0: none
 };

@@ -68,7 +68,8 @@ struct SampleScore {
 };
 
 // The loss of one sample with outputs z (n of them, after the output's ReLU, if there is one), and its derivatives by
-// the sums in front of that ReLU. `target` (n) or `label`, as the loss has it.
+// the sums in front of that ReLU. `target` (n) or `label`, as the loss has it. A label is right if it is the first of
+// the largest outputs; NaN is the largest, as for PyTorch's argmax.
 template <class T, class Lanes>
 MODEL_BOTH SampleScore<T> score_sample(Loss kind, bool output_relu, std::size_t n, const T* z, const T* target,
                                        std::size_t label, T* error, Lanes lanes) {
@@ -84,11 +85,16 @@ MODEL_BOTH SampleScore<T> score_sample(Loss kind, bool output_relu, std::size_t 
       }
       largest = lanes.largest(largest);
       labelled = lanes.sum(labelled);
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count()) {
+        const bool beats =
+            std::isnan(z[j]) ? !std::isnan(labelled) || j < label : z[j] > labelled || (z[j] == labelled && j < label);
+        right = right && !beats;
+      }
       for (std::size_t j = lanes.first(); j < n; j += lanes.count()) sum += std::exp(z[j] - largest);
       sum = lanes.sum(sum);
       for (std::size_t j = lanes.first(); j < n; j += lanes.count())
         set_error(j, std::exp(z[j] - largest) / sum - T(j == label));
-      return {std::log(sum) + largest - labelled, labelled == largest};
+      return {std::log(sum) + largest - labelled, lanes.all(right)};
     }
     case Loss::binary_cross_entropy:
       for (std::size_t j = lanes.first(); j < n; j += lanes.count()) {

@@ -66,7 +66,7 @@ using GradientHook = std::function<void(std::size_t)>;
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
 // in the whole batch. On the CPU it throws std::runtime_error if the loss of this rank's part is not finite. With a GPU
-// the host does not wait, and loads the next batch meanwhile; take_loss() checks the loss later.
+// the host does not wait, and loads the next batch meanwhile; take_totals() checks the loss later.
 template <class Model, class Optimizer, class T>
 void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
                 std::size_t divisor, const model::Dropout& dropout, double learning_rate,
@@ -96,22 +96,25 @@ void sum_over_ranks(multinode::Communicator& communicator, Model& model, std::sp
   model.device().sum(communicator, numbers);  // NCCL takes device memory only
 }
 
-// The sum of the losses of this rank's samples since the last call. Collective, called by all ranks. Throws
-// std::runtime_error, on all ranks, if one was not finite; it names the step, and the rank if it was only one: a step
-// later all ranks have NaN in their parameters.
+// The totals of this rank's samples since the last call, in training or, `evaluated`, after the steps that the batches
+// were loaded with. Collective, called by all ranks. Throws std::runtime_error, on all ranks, if a loss was not finite;
+// it names the step, and the rank if it was only one: a step later all ranks have NaN in their parameters.
 template <class Model>
-double take_loss(multinode::World& world, multinode::Communicator& communicator, Model& model) {
+model::Totals take_totals(multinode::World& world, multinode::Communicator& communicator, Model& model,
+                          bool evaluated = false) {
   const model::Totals totals = model.take_totals();
   double bad = totals.bad_step > 0;
   sum_over_ranks(communicator, model, {&bad, 1});
-  if (bad == 0) return totals.loss;
+  if (bad == 0) return totals;
   std::vector<unsigned long> steps;
   for (const std::string& step : world.gather("first step without a loss", std::to_string(totals.bad_step)))
     steps.push_back(step == "0" ? std::numeric_limits<unsigned long>::max() : std::stoul(step));
   const auto first = std::ranges::min_element(steps);
   const bool one = std::ranges::count(steps, *first) == 1;
-  throw std::runtime_error("the loss of " + (one ? "rank " + std::to_string(first - steps.begin()) : "several ranks") +
-                           " is not finite in step " + std::to_string(*first) + "; a smaller --learning-rate may help");
+  throw std::runtime_error(
+      "the loss of " + (one ? "rank " + std::to_string(first - steps.begin()) : "several ranks") + " is not finite " +
+      (evaluated ? "after step " + std::to_string(*first - 1) : "in step " + std::to_string(*first)) +
+      "; a smaller --learning-rate may help");
 }
 
 // hashes_of_ranks() of the model's parameters. Collective, called by all ranks.

@@ -115,15 +115,15 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   data::Batch<float> batch, first_batch;
   draw(rank * options.batch_size, options.batch_size, seed, first_batch);
+  std::size_t step = 0;  // of all epochs
   const auto loss_of_first_batch = [&] {
-    model.load(first_batch, {});
+    model.load(first_batch, {.step = static_cast<std::uint32_t>(step)});
     model.forward();
-    double loss = take_loss(world, communicator, model);
+    double loss = take_totals(world, communicator, model, true).loss;
     sum_over_ranks(communicator, model, {&loss, 1});
     return loss / static_cast<double>(size * options.batch_size);
   };
   const double before = loss_of_first_batch();
-  std::size_t step = 0;  // of all epochs
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
     std::vector<double> losses(size);  // of each rank's samples
@@ -132,7 +132,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
       train_step(model, optimizer, reducer, batch, size * options.batch_size,
                  {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate);
     }
-    losses[rank] = take_loss(world, communicator, model) / static_cast<double>(options.steps * options.batch_size);
+    losses[rank] =
+        take_totals(world, communicator, model).loss / static_cast<double>(options.steps * options.batch_size);
     sum_over_ranks(communicator, model, losses);
     for (std::size_t r = 0; r < size && rank == 0; ++r)
       std::cout << fmt::format("[rank {}] Epoch {} | Batchsize: {} | Steps: {} | Loss: {:.6f}", r, epoch,

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -143,6 +144,7 @@ int run(multinode::World& world, const Options& options) {
   ddp::DistributedDataParallel parallel(world, *communicator, *net);
   const auto optimizer = make_sgd(parallel.parameters(), device, 0.9, 1e-5);
 
+  std::string from = "starts at epoch 0";
   std::vector<ddp::NamedBlock> model = ddp::parameters_of(*net);
   for (const ddp::NamedBlock& block : ddp::buffers_of(*net)) model.push_back(block);
   std::vector<ddp::NamedBlock> everything = model;
@@ -163,11 +165,12 @@ int run(multinode::World& world, const Options& options) {
     std::erase_if(files, [](const auto& one) { return !exists(symlink_status(one)); });
     if (files.empty()) files = {file};  // for its error
     const HostBlocks blocks(everything, device);
-    const nlohmann::json state = ddp::load_checkpoint(world, files, blocks.here(), same).state;
+    const auto [state, path] = ddp::load_checkpoint(world, files, blocks.here(), same);
     blocks.send();
     broadcast_parameters(world, *communicator, everything);
     first_epoch = state.at("epoch");
     seed = state.at("seed");
+    from = fmt::format("resumes from {} at epoch {}", path.string(), first_epoch);
   }
 
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
@@ -175,7 +178,7 @@ int run(multinode::World& world, const Options& options) {
   const auto say = [&](const std::string& line) {
     if (rank == 0) std::cout << line << std::endl;
   };
-  say(options.arch + ", " + parallel.reducer().summary(*communicator));
+  say(options.arch + ", " + parallel.reducer().summary(*communicator) + "; " + from);
 
   // Every batch is full: BatchNorm would find no variance in a last one of a single image.
   std::optional<ddp::DistributedSampler> sampler;
@@ -197,7 +200,11 @@ int run(multinode::World& world, const Options& options) {
           parallel.train([&] { return torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels); },
                          *optimizer, options.learning_rate);
       communicator->synchronize();  // a GPU's work ends within the deadline, or names who is late
-      loss += mean.item<double>();
+      const auto here = mean.item<double>();
+      if (!std::isfinite(here))
+        throw std::runtime_error(fmt::format(
+            "the loss is {} in step {} of epoch {}; a smaller --learning-rate may help", here, step + 1, epoch));
+      loss += here;
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const double speed = static_cast<double>(steps * global_batch) / seconds;

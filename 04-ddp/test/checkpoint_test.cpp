@@ -194,12 +194,15 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   left.insert(left.end(), {"step-11000000000.checkpoint", "step-12000000000.checkpoint"});
   std::sort(left.begin(), left.end());
   EXPECT_EQ(names_in(path), left);
+  folder.start_write(11, {}, model.blocks());  // a training that did not resume
+  EXPECT_EQ(error_text<std::logic_error>([&] { folder.wait(); }),
+            "CheckpointFolder::start_write() of step 11 after " + path.string() + "/step-12000000000.checkpoint");
 }
 
 TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
   const TemporaryFolder parent;
   const std::string path = parent.path(), temporary = "step-0000000001.checkpoint.tmp";
-  fs::permissions(path, fs::perms::all);
+  ASSERT_TRUE(getuid() != 0 || chown(path.c_str(), 65534, 0) == 0);
   std::optional<ddp::CheckpointFolder> first(path);
   write_file(parent / temporary, {});
   const auto expect_refused = [&] {
@@ -223,10 +226,16 @@ TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
 
 TEST(CheckpointFolder, AFolderOfAllUsersIsRefused) {
   const TemporaryFolder parent;
-  fs::permissions(parent.path(), fs::perms::all | fs::perms::sticky_bit);
-  EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder folder(parent.path()); }),
-            "no checkpoints can be written to " + parent.path().string() +
-                ": every user can write to this folder; name a folder in it");
+  for (const mode_t mode : {01777, 0777, 0702}) {
+    ASSERT_EQ(chmod(parent.path().c_str(), mode), 0);
+    EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder folder(parent.path()); }),
+              "no checkpoints can be written to " + parent.path().string() +
+                  ": every user can write to this folder; name a folder in it");
+  }
+  for (const mode_t mode : {01700, 03770, 0755}) {
+    ASSERT_EQ(chmod(parent.path().c_str(), mode), 0);
+    EXPECT_NO_THROW(ddp::CheckpointFolder folder(parent.path())) << std::oct << mode;
+  }
 }
 
 TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {

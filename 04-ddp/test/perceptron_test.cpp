@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -83,11 +85,10 @@ struct Reference {
   void add(model::Loss kind, const std::vector<Complex>& z, const data::Batch<double>& batch, std::size_t s,
            std::size_t outputs) {
     if (kind == model::Loss::cross_entropy) {
-      const auto below = [](Complex a, Complex b) { return a.real() < b.real(); };
       Complex sum = 0;
       for (const Complex out : z) sum += std::exp(out);
       loss -= std::log(std::exp(z[batch.labels[s]]) / sum);
-      right += z[batch.labels[s]] == *std::max_element(z.begin(), z.end(), below);
+      right += std::ranges::max_element(z, {}, [](Complex out) { return out.real(); }) == z.begin() + batch.labels[s];
       return;
     }
     bool all = true;
@@ -145,6 +146,26 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
       largest = std::max(largest, std::abs(t.perceptron.gradient(i)[j]));
     }
   EXPECT_GT(largest, 0.1) << "gradients of 0 would prove nothing";
+}
+
+// By hand: where PyTorch's torch.tensor(outputs).argmax() is.
+TEST(Accuracy, CountsTheFirstLargestOutputAndNanAsTheLargest) {
+  constexpr float x = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const struct {
+    std::array<float, 4> outputs;
+    std::size_t argmax;
+  } cases[] = {{{0, 0, 0, 0}, 0},        {{1, 3, 2, 3}, 1},   {{-1, -1, 5, 5}, 2},        {{-0.0f, 0, -1, 0}, 0},
+               {{1, 2, 3, 4}, 3},        {{9, x, 9, 9}, 1},   {{x, x, x, x}, 0},          {{inf, 1, x, x}, 2},
+               {{-inf, 7, inf, inf}, 2}, {{x, 1, inf, 2}, 0}, {{-inf, -inf, -inf, 0}, 3}, {{1, 1, 2, x}, 3}};
+  for (const auto& [outputs, argmax] : cases)
+    for (std::size_t label = 0; label < outputs.size(); ++label) {
+      std::array<float, 4> errors;
+      EXPECT_EQ(model::score_sample<float>(model::Loss::cross_entropy, false, 4, outputs.data(), nullptr, label,
+                                           errors.data(), model::OneLane())
+                    .right,
+                label == argmax)
+          << "label " << label << " of " << ::testing::PrintToString(outputs);
+    }
 }
 
 std::string name_of(const ::testing::TestParamInfo<Kind>& info) {

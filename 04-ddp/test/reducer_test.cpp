@@ -96,11 +96,19 @@ struct Reducing : ::testing::Test {
 };
 
 TEST_F(Reducing, MistakesAreErrorsAndNotHangs) {
+  const auto error_of = [](const auto& call) { return multinode::testing::error_text<std::logic_error>(call); };
+  EXPECT_EQ(error_of([&] { reducer.mark_ready(3); }), "Reducer::mark_ready() before begin() or accumulate()");
+  reducer.accumulate();
+  EXPECT_EQ(error_of([&] { reducer.begin(1); }), "Reducer::begin() before the wait() of the pass before");
+  for (std::size_t i = 0; i < 4; ++i) reducer.mark_ready(i);
+  reducer.wait();
+  EXPECT_EQ(error_of([&] { reducer.wait(); }), "Reducer::wait() before begin() or accumulate()");
+  EXPECT_FALSE(reducer.reduced());
   reducer.begin(1);
+  EXPECT_EQ(error_of([&] { reducer.accumulate(); }), "Reducer::accumulate() before the wait() of the pass before");
   reducer.mark_ready(3);
   EXPECT_THROW(reducer.mark_ready(3), std::logic_error) << "twice";
-  EXPECT_EQ(multinode::testing::error_text<std::logic_error>([&] { reducer.wait(); }),
-            "Reducer: the gradient of 'p0' was not marked ready in this pass");
+  EXPECT_EQ(error_of([&] { reducer.wait(); }), "Reducer: the gradient of 'p0' was not marked ready in this pass");
   EXPECT_THROW(reducer.mark_ready(4), std::out_of_range);
   EXPECT_THROW(ddp::Reducer<double>(recorder.all_reduce(), parameters_of(counts), std::span(storage).first(9)),
                std::logic_error);

@@ -87,18 +87,25 @@ TEST_P(Restart, NeedsNoSharedFolder) {
   const std::string script =
       "cd " + checkpoints_ +
       " && rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} && mkdir -p $rank && cd $rank && exec \"$@\"";
-  const auto in_own_folder = [&](const Settings& settings) {
+  const auto in_own_folder = [&](const Settings& settings, int status = 0) {
     std::vector<std::string> words = command(settings);
     words.insert(words.begin(), {"-c", script, "sh"});
     const Ranks::End end = GetParam().run("sh", 2, words);
-    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_EQ(end.status, status) << end.output;
     return end.output;
   };
-  in_own_folder({{"--checkpoint", "here"}, {"--steps", "17"}});
+  EXPECT_SAYS(in_own_folder({{"--checkpoint", "here"}, {"--steps", "17"}}),
+              "starts at step 0 of 33: no checkpoint in here of " + multinode::host_name() + "\n");
   EXPECT_EQ(names_in(folder_ / "1"), std::vector<std::string>{}) << "rank 1 wrote";
   const std::string rest = in_own_folder({{"--checkpoint", "here"}});
   EXPECT_SAYS(rest, "resumes from here/step-0000000017.checkpoint, after step 17 of 33\n");
   EXPECT_EQ(outcome_of(rest), whole);
+  std::filesystem::rename(folder_ / "0",
+                          folder_ / "2");  // rank 0 has moved to another node, and then rank 1 to its own
+  std::filesystem::remove(folder_ / "1");
+  std::filesystem::rename(folder_ / "2", folder_ / "1");
+  EXPECT_SAYS(in_own_folder({{"--checkpoint", "here"}}, 2),
+              ") has the newer checkpoint here/step-0000000033.checkpoint, ");
 }
 
 // The same images in other files are the same data set, and images with another label are not.

@@ -22,7 +22,7 @@ std::vector<std::uint32_t> epoch_of(std::size_t samples, std::size_t batch, int 
   }
   std::vector<std::uint32_t> all;
   for (std::size_t step = 0; step < samplers[0].steps(); ++step)
-    for (const DistributedSampler& sampler : samplers) {
+    for (DistributedSampler& sampler : samplers) {
       const auto part = sampler.local_batch(step);
       all.insert(all.end(), part.begin(), part.end());
     }
@@ -85,6 +85,10 @@ TEST(Sampler, TheRanksShareABatchEvenly) {
   DistributedSampler sampler(1001, 50, 0, 7, 9);
   EXPECT_EQ(sampler.steps(), 21u);
   EXPECT_EQ(sampler.global_batch(20).size(), 1u) << "the last batch is uneven: 6 of 7 ranks get none of it";
+  EXPECT_EQ(sampler.local_batch(20).size(), 0u);
+  EXPECT_THROW(sampler.local_batch(0), std::logic_error) << "another epoch, without set_epoch()";
+  sampler.set_epoch(1);
+  EXPECT_NO_THROW(sampler.local_batch(0));
 }
 
 }  // namespace sampler_test

@@ -43,6 +43,20 @@ TEST(TrainPrograms, TrainDdpMustBeBetterThanWanted) {
   EXPECT_SAYS(end.output, "% on 153 held-out rows, at least 95.0 % wanted; the ranks' parameters are identical");
 }
 
+// Two epochs are 40 steps for 1,230 rows, and the 1,601st row comes in the 12th step of 32 rows after them. (A
+// sanitizer would have to be loaded first.)
+TEST(TrainPrograms, NameTheStepWhoseLossIsNotFinite) {
+  const std::map<std::string, std::string> environment{{"LD_PRELOAD", PATH_nan_log1pf},
+                                                       {"ASAN_OPTIONS", "verify_asan_link_order=0"}};
+  const Result result = run({PATH_train_ddp}, environment);
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.err, "the loss is nan in step 52; a smaller --learning-rate may help");
+  const Result after = run({PATH_random_mlp, "--hidden-layers", "3", "--hidden-units", "64", "--batch-size", "16",
+                            "--steps", "1", "--epochs", "1", "--learning-rate", "1e6"});
+  EXPECT_EQ(after.status, 1) << after.all();
+  EXPECT_SAYS(after.err, " is not finite after step 1; a smaller --learning-rate may help");
+}
+
 TEST(BadCommandLines, AreRefused) {
   expect_refused({{{PATH_fashion_mnist, "--dropout", "1"}, "--dropout must be from 0"},
                   {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},

@@ -3,6 +3,7 @@
 #include "idx_files.hpp"
 
 #include <multinode/base/files.hpp>
+#include <test/support/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -66,6 +67,17 @@ struct Training : ::testing::Test {
 
 ddp::Restored Number::restore(const std::vector<fs::path>& newest_first, const nlohmann::json& hyperparameters) {
   return ddp::load_checkpoint(*Training::world_, newest_first, blocks_, hyperparameters);
+}
+
+TEST_F(Training, ParametersThatAreNotFiniteAtTheEndAreAnError) {
+  std::vector<double> numbers{1, 2};
+  const ddp::NamedBlock block{"numbers", {2}, std::span(numbers)};
+  EXPECT_EQ(ddp::hashes_of_ranks(*world_, {&block, 1}).size(), 1u);
+  numbers[1] = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(multinode::testing::error_text<std::runtime_error>([&] {
+              ddp::hashes_of_ranks(*world_, {&block, 1});
+            }),
+            "element 1 of 'numbers' after the last step is infinite");
 }
 
 TEST_F(Training, HooksComeInOrderAndMetricsAreMeans) {

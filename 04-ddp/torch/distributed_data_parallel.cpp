@@ -116,6 +116,8 @@ torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()
 }
 
 void DistributedDataParallel::update(Optimizer& optimizer, double learning_rate) {
+  if (!reducer_->reduced())
+    throw std::logic_error("DistributedDataParallel::update() before the wait() of a pass after begin()");
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     optimizer.update(i, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
                      learning_rate);

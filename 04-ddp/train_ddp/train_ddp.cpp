@@ -58,13 +58,15 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   multinode::JsonLines json(world.rank() == 0 ? options.common.json : "");
   if (world.rank() == 0) json.write(multinode::fingerprint(world));
   data::Batch<float> batch;
+  std::uint32_t steps = 0;  // so far
   for (int epoch = 1; epoch <= options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint32_t>(epoch));
-    for (std::size_t step = 0; step < sampler.steps(); ++step) {
+    for (std::size_t step = 0; step < sampler.steps(); ++step, ++steps) {
       data::gather(table, sampler.local_batch(step), batch);
-      train_step(model, optimizer, reducer, batch, sampler.global_batch(step).size(), {}, options.learning_rate);
+      train_step(model, optimizer, reducer, batch, sampler.global_batch(step).size(), {.step = steps},
+                 options.learning_rate);
     }
-    double loss = take_loss(world, communicator, model);
+    double loss = take_totals(world, communicator, model).loss;
     sum_over_ranks(communicator, model, {&loss, 1});
     loss /= static_cast<double>(trained);
     if ((epoch % 20 == 0 || epoch == options.epochs) && world.rank() == 0)
@@ -73,9 +75,10 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   }
 
   data::gather(table, held_out, batch);
-  model.load(batch, {});
+  model.load(batch, {.step = steps});
   model.forward();
-  const double accuracy = 100 * static_cast<double>(model.take_totals().right) / static_cast<double>(batch.size());
+  const double accuracy = 100 * static_cast<double>(take_totals(world, communicator, model, true).right) /
+                          static_cast<double>(batch.size());
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   const bool right = accuracy >= options.min_accuracy && identical;

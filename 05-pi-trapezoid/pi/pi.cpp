@@ -47,7 +47,7 @@ struct Options {
   std::int64_t n = 1'000'000'000;
   int warmup = 2, trials = 5, threads = 1;
   std::string device = "auto";
-  int corrupt = -1;  // rank that loses a block; -1: none
+  std::optional<int> corrupt;  // rank that loses a block
 
   po::options_description description() {
     po::options_description known("Options of pi");
@@ -59,7 +59,7 @@ struct Options {
     add("threads", po::value(&threads)->default_value(threads), "threads of each process");
     add("device", po::value(&device)->default_value(device),
         "device that computes the sums: cpu, gpu, or auto (gpu with --backend nccl, else cpu)");
-    add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to show that the check can fail");
+    add("corrupt", multinode::given(corrupt), "rank that loses one of its blocks, to show that the check can fail");
     return known;
   }
 
@@ -142,8 +142,8 @@ double mean(const std::vector<double>& values) {
 int compute_pi(const Options& options, const multinode::CommonOptions& common, World& world) {
   const bool first = world.rank() == 0;
   const auto has_block = [&](int rank) { return share(block_count(options.n), rank, world.size()).size() > 0; };
-  if (options.corrupt >= world.size() || (options.corrupt >= 0 && !has_block(options.corrupt)))
-    throw UsageError(fmt::format("--corrupt {}: that rank has no block (processes: {}, blocks: {})", options.corrupt,
+  if (const auto rank = options.corrupt; rank && (*rank < 0 || *rank >= world.size() || !has_block(*rank)))
+    throw UsageError(fmt::format("--corrupt {}: that rank has no block (processes: {}, blocks: {})", *rank,
                                  world.size(), static_cast<long long>(block_count(options.n))));
   multinode::JsonLines json(first ? common.json : "");
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));

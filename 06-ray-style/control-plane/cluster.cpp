@@ -93,6 +93,7 @@ int status(int argc, const char* const* argv) {
   options.add()("wait-for-nodes", po::value(&wanted)->default_value(wanted),
                 "wait until this many nodes have joined, for at most 60 s");
   if (!options.parse(argc, argv)) return multinode::exit_right;
+  multinode::require_range("--wait-for-nodes", wanted, 0, 1 << 16);
   for (multinode::Deadline deadline(60s);; std::this_thread::sleep_for(50ms)) {
     try {
       const json status = multinode::from_msgpack(options.connect().get("status", 5s));
@@ -116,11 +117,11 @@ int run(int argc, const char* const* argv) {
   options.add()("num-workers", po::value(&workers)->default_value(workers), "number of processes; each takes one CPU")(
       "max-failures", po::value(&failures)->default_value(failures), "maximum number of restarts; -1: unlimited");
   if (!options.parse(static_cast<int>(dashes - argv), argv)) return multinode::exit_right;
+  multinode::require_range("--num-workers", workers, 1, 1'000);
+  multinode::require_range("--max-failures", failures, -1, 1'000'000);
   if (end - dashes < 2)
     throw multinode::UsageError(
         "put -- and the program behind the options: cluster run --num-workers 4 -- PROGRAM ARGUMENTS");
-  multinode::require_range("--num-workers", workers, 1, 1'000);
-  multinode::require_range("--max-failures", failures, -1, 1'000'000);
   std::vector<std::string> command(dashes + 1, end);
   const char* const path = std::getenv("PATH");
   command[0] = fs::absolute(multinode::find_program(command[0], path ? path : ""));  // the same on all nodes

@@ -30,7 +30,8 @@ void send_output(const multinode::Descriptor& pipe, pid_t pid) {
   const multinode::Environment environment = multinode::current_environment();
   const auto place = multinode::parse_store_place(environment.at("CLUSTER_STORE"), "CLUSTER_STORE");
   const std::string& rank = environment.at("RANK");
-  multinode::TcpStore store(place, 10s, {.token = place.token});
+  // It waits for a client that is suspended (Ctrl-Z). TCP notices one whose host is gone.
+  multinode::TcpStore store(place, std::chrono::hours(24 * 365), {.token = place.token}, 10s);
   Sender out(store, fmt::format("output/{}/{}", environment.at("CLUSTER_RESTART_COUNT"), rank));
   const std::string prefix = fmt::format("(worker {}, {}, {}) ", rank, multinode::host_name(), pid);
   std::string begun;  // a line without its end
@@ -95,7 +96,8 @@ int keep(int argc, const char* const* argv) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min(until, kill_at) - Clock::now());
     poll(entries.data(), entries.size(), static_cast<int>(std::max(left, 0ms).count()));
     while (const auto signal = signals.next())
-      if (signal->ssi_signo == SIGTERM && pid != 0) kill(-pid, SIGTERM), kill_at = Clock::now() + 500ms;
+      if (signal->ssi_signo == SIGTERM && pid != 0 && !status)  // later the number may be another's
+        kill(-pid, SIGTERM), kill_at = Clock::now() + 500ms;
     if (Clock::now() >= kill_at) multinode::kill_descendants(), kill_at = Clock::time_point::max();
     multinode::reap_children(reaped);
     std::int64_t time = 0;

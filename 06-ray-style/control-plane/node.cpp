@@ -5,6 +5,7 @@
 #include <multinode/base/json.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/process/child_process.hpp>
 
 #include <list>
@@ -20,8 +21,7 @@ namespace {
 // The environment of the process `local` of those that `start` names: this one's, less what would make the program
 // believe another launcher.
 std::vector<std::string> environment_of(const json& start, std::size_t local) {
-  multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
-  variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
+  multinode::Environment variables = multinode::environment_of_process(multinode::current_environment(), true);
   for (const auto& [name, value] : start.at("environment").items())
     variables[name] = value.is_string() ? value.get<std::string>() : multinode::json_text(value);
   variables["RANK"] = std::to_string(start.at("first_rank").get<std::size_t>() + local);
@@ -66,6 +66,7 @@ struct Rank {
   const std::int64_t job;
   const int attempt;
   const std::size_t number;
+  const multinode::OomWatch memory;
   multinode::ChildProcess keeper;
   multinode::Descriptor times;  // for the keeper
 };
@@ -87,7 +88,8 @@ class Node {
         send({{"job", rank.job},
               {"attempt", rank.attempt},
               {"rank", rank.number},
-              {"status", rank.keeper.ending()->as_exit_status()}});
+              {"status", rank.keeper.ending()->as_exit_status()},
+              {"memory", rank.memory.reason()}});
         return true;
       });
       const auto text = from_head_.receive(turn);

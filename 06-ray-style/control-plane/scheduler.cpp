@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -46,7 +47,9 @@ void Scheduler::on_process_end(std::int64_t node, const json& message) {
   if (rank.node != node || std::exchange(rank.ended, true)) return;
   ++nodes_.at(node).free;
   if (const int status = message.at("status"); status != 0)
-    fail(job, gang, status, fmt::format("rank {} ({}) {}", number, rank.host, ending(status)));
+    fail(job, gang, status,
+         fmt::format("rank {} ({}) {}{}", number, rank.host, ending(status),
+                     status == 128 + SIGKILL ? message.value("memory", "") : ""));
   schedule();
 }
 

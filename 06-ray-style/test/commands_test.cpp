@@ -80,6 +80,7 @@ TEST_F(Commands, AllOutputArrivesAlsoAtASuspendedClient) {
   client.signal(SIGSTOP);
   std::ofstream(folder_.path() / "go") << "";
   EXPECT_SAYS(run("status").out, "running");
+  std::this_thread::sleep_for(10500ms);  // longer than anything waits for a dead one
   client.signal(SIGCONT);
   const Result result = client.wait();
   EXPECT_EQ(result.status, 0);

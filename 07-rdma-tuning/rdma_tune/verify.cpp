@@ -274,17 +274,17 @@ using Duration = std::chrono::duration<double>;
 int run_command(const std::vector<std::string>& command, const Signals& signals) {
   // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
   // processes behind. On a terminal it has to stay in this group, to read from it.
-  multinode::ChildProcess process({.arguments = command,
-                                   .own_group = !::isatty(STDIN_FILENO),
-                                   .when_parent_dies = SIGTERM,
-                                   .mask = signals.before()});
+  const bool own_group = !::isatty(STDIN_FILENO);
+  multinode::ChildProcess process(
+      {.arguments = command, .own_group = own_group, .when_parent_dies = SIGTERM, .mask = signals.before()});
   process.leave_group_alone();
   while (!process.poll()) {
     pollfd polled{signals.descriptor(), POLLIN, 0};
     if (::poll(&polled, 1, -1) < 0 && errno != EINTR) check_errno(-1, "poll");
     while (const auto info = signals.next())
-      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-      if (info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL) process.signal(static_cast<int>(info->ssi_signo));
+      // A terminal's Ctrl-C (SI_KERNEL) has reached a command in the same process group, too.
+      if (info->ssi_signo != SIGCHLD && (own_group || info->ssi_code != SI_KERNEL))
+        process.signal(static_cast<int>(info->ssi_signo));
   }
   return process.ending()->as_exit_status();
 }

@@ -318,28 +318,31 @@ TEST(VerifyProgram, ASignalForTheGroupReachesTheCommandOnce) {
   EXPECT_SAYS(result.err, "rdma_tune verify: ");
 }
 
-// The same for a terminal's Ctrl-C.
+// The same for a terminal's Ctrl-C, also where the input is something else.
 TEST(VerifyProgram, CtrlCReachesTheCommandOnce) {
-  int terminal = -1;
-  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
-  ASSERT_GE(pid, 0);
-  if (pid == 0) {
-    ::execl(PATH_rdma_tune, PATH_rdma_tune, "verify", "--baseline", "0", "--", "sh", "-c",
-            "n=0; trap 'n=$((n+1)); echo interrupt $n' INT; echo ready; "
-            "while [ $n = 0 ]; do sleep 0.05; done; sleep 0.3; exit $((40+n))",
-            nullptr);
-    ::_exit(99);
+  for (const char* input : {"/dev/tty", "/dev/null"}) {
+    int terminal = -1;
+    const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      ::execl("/bin/sh", "sh", "-c", "exec \"$@\" <$0", input, PATH_rdma_tune, "verify", "--baseline", "0", "--", "sh",
+              "-c",
+              "n=0; trap 'n=$((n+1)); echo interrupt $n' INT; echo ready; i=0; "
+              "while [ $n = 0 ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i+1)); done; sleep 0.3; exit $((40+n))",
+              nullptr);
+      ::_exit(99);
+    }
+    std::string output;
+    for (char next; ::read(terminal, &next, 1) == 1;) {  // EIO: the last one that had the terminal has ended
+      output += next;
+      if (output.ends_with("ready")) check_errno(::write(terminal, "\3", 1), "write");
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    ::close(terminal);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 41) << input << status << output;
+    EXPECT_SAYS(output, "rdma_tune verify: ");
   }
-  std::string output;
-  for (char next; ::read(terminal, &next, 1) == 1;) {  // EIO: the last one that had the terminal has ended
-    output += next;
-    if (output.ends_with("ready")) check_errno(::write(terminal, "\3", 1), "write");
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-  ::close(terminal);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 41) << status << output;
-  EXPECT_SAYS(output, "rdma_tune verify: ");
 }
 
 }  // namespace verify_test

@@ -33,7 +33,8 @@ TEST(Options, AbbreviationsAndStrayWordsAreRefused) {
   EXPECT_THROW(parsed({"--timeout"}), UsageError);
   for (const char* bad : {"0", "-1", "nan", "inf", "1e99", "soon", ""})
     EXPECT_THROW(parsed({"--timeout", bad}), UsageError) << bad;
-  EXPECT_THROW(parsed({"--seed", "x"}), UsageError);
+  for (const char* bad : {"x", "1.5", "18446744073709551616"}) EXPECT_THROW(parsed({"--seed", bad}), UsageError) << bad;
+  EXPECT_EQ(error_text<UsageError>([] { parsed({"--seed=-1"}); }), "--seed must not be negative, as -1 is; see --help");
 }
 
 TEST(Options, Sizes) {

@@ -233,7 +233,7 @@ class Checker {
       ++operations_;
       try {
         call();
-      } catch (const std::invalid_argument& e) {
+      } catch (const std::logic_error& e) {
         if (std::string_view(e.what()).starts_with(what)) return;
       }
       std::cerr << "rank " << c_.rank() << ": " << what << " accepted an invalid argument\n";
@@ -241,6 +241,8 @@ class Checker {
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
     refused("broadcast", [&] { c_.broadcast(block, -1); });
+    { const Work lost = c_.start_all_reduce(std::span<float>(), Reduction::sum, "nobody waits"); }
+    refused("Communicator::start_all_reduce(), 'nobody waits'", [&] { c_.barrier(); });
   }
 
   template <class T, class Function>

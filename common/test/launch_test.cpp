@@ -24,7 +24,7 @@ struct Recording {
   Environment environment;
 };
 
-// environments/NAME.env: a line with its origin, then lines NAME=value: of what was there, what launch.cpp reads or
+// recorded/NAME.env: a line with its origin, then lines NAME=value: of what was there, what launch.cpp reads or
 // removes. "OUTER+INNER": what INNER sets, in OUTER.
 Recording load(const std::string& names) {
   Recording recording;
@@ -280,6 +280,9 @@ const std::vector<Contradiction> contradictions = {
     {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2,1"}}, {"SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NUM_TASKS=4"}},
     {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "4"}}, {"SLURM_STEP_TASKS_PER_NODE=4", "SLURM_NODEID=1"}},
     {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}, {"SLURM_STEP_TASKS_PER_NODE: '2(x'"}},
+    {"srun-none",
+     {{"SLURM_STEP_NODELIST", "-"}, {"SLURM_JOB_NODELIST", "-"}},
+     {"the port is 10001, from SLURM_JOB_ID, but MASTER_ADDR is not set"}},
     {"srun-none", {{"SLURM_STEP_NODELIST", "node[0-"}}, {"SLURM_STEP_NODELIST: 'node[0-'"}},
     {"srun-none+srun-pmix", {{"PMIX_RANK", "1"}}, {"PMIX_RANK=1", "SLURM_PROCID=2"}},
     // missing

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # networks.sh WORLD_PROGRAM: two ranks meet in a network namespace where (1) the first of the name's addresses does not
-# answer, (2) the machine has no IPv4 address besides loopback, at a master and through a file. Exit status: 77 if this
-# user cannot have such a namespace, or ip is missing.
+# answer, (2) the machine has no IPv4 address besides loopback, at a master and through a file, (3) no interface has the
+# address of the machine's name, as behind NAT, and rank 0 alone at such an address. Exit status: 77 if this user cannot
+# have such a namespace, or ip is missing.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin # for ip
 type -P ip >/dev/null || { echo "no ip: bash ci/setup hosts installs it" && exit 77; }
@@ -19,7 +20,7 @@ ip link set six up
 ip neighbour add 2001:db8::2 lladdr 02:00:00:00:00:02 dev six # no host has this address
 hostname six
 # In getaddrinfo's order IPv6 comes first, and nothing answers at 2001:db8::2.
-printf '127.0.0.1 several\n2001:db8::2 several\n2001:db8::1 six\n' >"$folder/hosts"
+printf '127.0.0.1 several\n2001:db8::2 several\n2001:db8::1 six\n192.0.2.7 nat\n' >"$folder/hosts"
 mount --bind "$folder/hosts" /etc/hosts
 program=$1
 
@@ -39,5 +40,8 @@ MASTER_ADDR=several MASTER_PORT=29500 meet
 MASTER_ADDR=six MASTER_PORT=29500 meet
 MASTER_ADDR=six MASTER_PORT=1 meet --rendezvous "file:$folder/store"
 grep -q 2001:db8::1 "$folder/store"
+hostname nat
+MASTER_ADDR=six MASTER_PORT=1 meet --rendezvous "file:$folder/store"
+RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "$program" --timeout 3 --rendezvous tcp:nat:29501
 ip addr del 127.0.0.1/8 dev lo
 "$program" --timeout 8 # alone: on ::1

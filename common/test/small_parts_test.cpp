@@ -106,6 +106,30 @@ TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {
   EXPECT_EQ(usable_cpus("/nowhere"), std::ssize(allowed_cpus()));
 }
 
+TEST(Limits, AKillForLackOfMemoryIsKnown) {
+  const multinode::testing::TemporaryFolder root;
+  EXPECT_EQ(OomWatch(root.path()).reason(), " (if for lack of memory, \"dmesg\" says it)");
+  const auto kills = [](int number) { return "low 0\noom 3\noom_kill " + std::to_string(number) + "\n"; };
+  for (const auto& [cgroups, limit, own, parent] :
+       {std::tuple("0::/job/task", "job/memory.max", "job/task/memory.events", "job/memory.events"),
+        {"4:memory:/job/task", "memory/job/memory.limit_in_bytes", "memory/job/task/memory.oom_control",
+         "memory/job/memory.oom_control"}}) {
+    const std::string cgroup = "sys/fs/cgroup/";
+    root.write("proc/self/cgroup", cgroups);
+    root.write(cgroup + own, kills(4));
+    EXPECT_EQ(OomWatch(root.path()).reason(), "");
+    const OomWatch unlimited(root.path());
+    root.write(cgroup + own, kills(5));
+    EXPECT_EQ(unlimited.reason(), ": out of memory");
+    root.write(cgroup + limit, "83886080");
+    root.write(cgroup + parent, kills(7));
+    const OomWatch watch(root.path());
+    EXPECT_EQ(watch.reason(), "");
+    root.write(cgroup + parent, kills(8));  // another task of the job
+    EXPECT_EQ(watch.reason(), ": out of memory (limit 80 MiB)");
+  }
+}
+
 TEST(Limits, NonsenseIsUnlimited) {
   const multinode::testing::TemporaryFolder root;
   root.write("proc/self/cgroup", "no colons\n:\n4:memory:/docker/4f\n1:cpu:/docker/4f\n0::/a");

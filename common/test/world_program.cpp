@@ -14,7 +14,7 @@
 namespace po = boost::program_options;
 
 int main(int argc, char** argv) {
-  int fail = -1, usage = -1, absent = -1, late = -1, nap = 0, wrong = -1, leave = -1, steps = 1, bytes = 0;
+  int fail = -1, usage = -1, absent = -1, late = -1, other = -1, nap = 0, wrong = -1, leave = -1, steps = 1, bytes = 0;
   std::string until;
 #ifdef ANOTHER_BUILD
   po::options_description options("Options of another build");
@@ -23,7 +23,8 @@ int main(int argc, char** argv) {
 #endif
   options.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
       "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late rank sleeps; 0: forever")(
-      "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps))(
+      "other", po::value(&other), "rank that makes another call")("wrong", po::value(&wrong))(
+      "leave", po::value(&leave))("steps", po::value(&steps))(
       "until", po::value(&until), "repeat steps until this file exists")("gather", po::value(&bytes),
                                                                          "gather this many bytes of each rank");
   multinode::CommonOptions common;
@@ -48,7 +49,7 @@ int main(int argc, char** argv) {
       if (rank == absent) throw multinode::HardwareAbsent("a device is absent on purpose");
       if (rank == leave) _exit(0);
       if (rank == late) std::this_thread::sleep_for(nap ? std::chrono::milliseconds(nap) : std::chrono::hours(1));
-      world.barrier("step");
+      world.barrier(rank == other ? "another step" : "step");
       if (rank == 0) std::cout << "step " << step << std::endl;
     }
     std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(world.size()) + ", node " +

@@ -259,6 +259,14 @@ TEST(World, AMissingRankIsNamed) {
   EXPECT_SAYS_ONCE(deadline_in(output_of(results)), "rank 1 of 3 never came");
 }
 
+// A service's address, which no interface has, and which this machine cannot reach.
+TEST(World, Rank0MeetsAtAnAddressThatItCannotReachItself) {
+  const FreePort port;
+  const Result alone =
+      run({program, "--timeout", "3", "--rendezvous", "tcp:192.0.2.7:" + std::to_string(port.number())});
+  EXPECT_EQ(alone.status, 0) << alone.all();
+}
+
 TEST(World, AMissingRank0IsNamedAsTheStore) {
   Group group;
   group.start_rank(1, 2, {"--timeout", "1"});
@@ -309,6 +317,12 @@ TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
       EXPECT_SAYS_ONCE(output_of(results), c.says);
       EXPECT_SAYS_ONCE(output_of(results), "world_program: rank " + std::to_string(rank) + " (host ");
     }
+}
+
+TEST(World, ARankInAnotherCallIsNamed) {
+  const Ranks::End end = run_ranks(3, {"--other", "2"});
+  EXPECT_EQ(end.status, 1) << end.output;
+  EXPECT_SAYS(end.output, "World: rank 0 is in 'step', but rank 2 in 'another step': all ranks make the same calls");
 }
 
 TEST(World, OneWrongRankFailsAllRanks) {
@@ -403,6 +417,9 @@ TEST(Watchdog, TwoThreadsAnnounceTheirOwnOperations) {
     for (std::uint64_t i = 0; i < times; ++i) const auto inside = world.watchdog().enter("of the program");
   }
   EXPECT_EQ(world.watchdog().last().collectives, before + times);
+  const auto outer = world.watchdog().enter("outer");
+  EXPECT_EQ(error_text<std::logic_error>([&] { const auto inner = world.watchdog().enter("inner"); }),
+            "Watchdog::enter() of 'inner' inside 'outer'");
 }
 
 TEST(World, AHostThatDidNotAnswerIsNotAnEmptyName) {

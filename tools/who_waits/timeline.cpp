@@ -215,7 +215,8 @@ std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::
       events.push_back(std::move(one));
     }
   }
-  return nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump() + "\n";
+  const nlohmann::json all{{"displayTimeUnit", "ms"}, {"traceEvents", events}};
+  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // a file's name may be no UTF-8
 }
 
 }  // namespace who_waits

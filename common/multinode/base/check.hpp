@@ -61,6 +61,9 @@ class HardwareAbsent : public std::runtime_error {
 // "file.cpp:12: ", without the folders.
 std::string place(const source_location& at);
 
+// " (this process may have 64 open files: see "ulimit -n")" if that is the reason of this errno; else "".
+std::string limit_of_files(int error);
+
 namespace detail {
 [[noreturn]] void throw_errno(std::string_view what, const source_location& at);
 }

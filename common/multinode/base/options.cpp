@@ -37,8 +37,15 @@ bool parse_command_line(int argc, const char* const* argv, const po::options_des
   // By default Boost accepts "--time 3" for --timeout and ignores positional arguments.
   const int strict = po::command_line_style::unix_style ^ po::command_line_style::allow_guessing;
   try {
+    const auto words = po::command_line_parser(argc, argv).options(all).positional({}).style(strict).run();
+    for (const auto& option : words.options) {  // Boost takes -1 for the largest unsigned number
+      const auto* const known_as = all.find_nothrow(option.string_key, false);
+      if (known_as && dynamic_cast<const po::typed_value<std::uint64_t>*>(known_as->semantic().get()) &&
+          !option.value.empty() && option.value[0].starts_with('-'))
+        throw UsageError("--" + option.string_key + " must not be negative, as " + option.value[0] + " is; see --help");
+    }
     po::variables_map given;
-    po::store(po::command_line_parser(argc, argv).options(all).positional({}).style(strict).run(), given);
+    po::store(words, given);
     if (given.count("help")) {
       if (prints) std::cout << all << std::flush;
       return false;

@@ -6,7 +6,16 @@
 #include <boost/program_options.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+namespace multinode {
+// The value of an option without a default: `target` is null unless the option is given.
+template <class T>
+auto* given(std::optional<T>& target) {
+  return boost::program_options::value<T>()->notifier([&target](const T& value) { target = value; });
+}
+}  // namespace multinode
 
 extern template class boost::program_options::typed_value<int>;
 extern template class boost::program_options::typed_value<double>;

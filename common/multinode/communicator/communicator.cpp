@@ -26,6 +26,12 @@ void Communicator::require_root(int root) const {
                                 std::to_string(size_));
 }
 
+void Communicator::require_waits() const {
+  if (const char* name = std::exchange(*lost_, nullptr))
+    throw std::logic_error(std::string("Communicator::start_all_reduce(), '") + name +
+                           "': its Work was destroyed before wait()");
+}
+
 Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 #if defined(MULTINODE_HAVE_MPI) && defined(MULTINODE_HAVE_GLOO)
   return world.launch().under_mpi ? Backend::mpi : Backend::gloo;

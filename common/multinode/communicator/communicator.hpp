@@ -26,7 +26,8 @@ enum class Backend { automatic, mpi, nccl, gloo };
 std::string_view name_of(Backend backend);
 Backend parse_backend(std::string_view name);  // "auto", "mpi", "nccl", "gloo"; throws UsageError
 
-// An operation in progress. Do not free or change its blocks, or read its results, before wait() returns.
+// An operation in progress. Do not free or change its blocks, or read its results, before wait() returns. If one that a
+// communicator started is destroyed before, the communicator's next call throws std::logic_error.
 class [[nodiscard("wait() for it")]] Work {
  public:
   class State {
@@ -98,6 +99,25 @@ class Communicator {
 
   void require_root(int root) const;  // throws what broadcast() throws
 
+  // A started operation. It may outlive the communicator.
+  class Started : public Work::State {
+   public:
+    Started(const Communicator& communicator, const char* name) : lost_(communicator.lost_), name_(name) {}
+    ~Started() override {
+      if (name_) *lost_ = name_;
+    }
+    void wait() final {
+      name_ = nullptr;
+      wait_for_it();
+    }
+
+   private:
+    virtual void wait_for_it() = 0;
+    std::shared_ptr<const char*> lost_;
+    const char* name_;
+  };
+  void require_waits() const;  // called by each operation
+
   World& world() const { return world_; }
   Watchdog& watchdog() const { return watchdog_; }
   // True in a destructor that runs because of an exception: the other ranks may never call theirs.
@@ -108,6 +128,7 @@ class Communicator {
   Watchdog& watchdog_;
   int rank_, size_;
   int exceptions_ = std::uncaught_exceptions();
+  std::shared_ptr<const char*> lost_ = std::make_shared<const char*>();  // the operation that nobody waited for
 };
 
 // Collective. automatic: nccl if every rank has its own GPU, else mpi if MPI started the processes, else

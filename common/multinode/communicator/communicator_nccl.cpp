@@ -53,19 +53,19 @@ class NcclCommunicator : public Communicator {
 
   // wait() does not block the host: it makes the stream wait that was the caller's when the operation started. The
   // event goes back to those that the next operations use.
-  class Enqueued : public Work::State {
+  class Enqueued : public Started {
    public:
-    Enqueued(cudaStream_t callers, const Stream& stream, std::shared_ptr<Events> unused)
-        : callers_(callers), unused_(std::move(unused)) {
+    Enqueued(const NcclCommunicator& communicator, const char* name)
+        : Started(communicator, name), callers_(communicator.callers_), unused_(communicator.unused_) {
       if (unused_->empty()) unused_->push_back(std::make_unique<Event>());
       done_ = std::move(unused_->back());
       unused_->pop_back();
-      done_->record(stream.get());
+      done_->record(communicator.stream_.get());
     }
     ~Enqueued() override { unused_->push_back(std::move(done_)); }
-    void wait() override { done_->hold_back(callers_); }
 
    private:
+    void wait_for_it() override { done_->hold_back(callers_); }
     cudaStream_t callers_;
     std::shared_ptr<Events> unused_;
     std::unique_ptr<Event> done_;
@@ -74,6 +74,7 @@ class NcclCommunicator : public Communicator {
   // Queues what `operation` calls behind the caller's work.
   template <class Function>
   Work enqueue(const char* name, Function&& operation) {
+    require_waits();
     ready_.record(callers_);
     ready_.hold_back(stream_.get());
     {
@@ -81,7 +82,7 @@ class NcclCommunicator : public Communicator {
       operation();
     }
     watch_last();
-    return Work(std::make_unique<Enqueued>(callers_, stream_, unused_));
+    return Work(std::make_unique<Enqueued>(*this, name));
   }
 
   template <class Function>
@@ -191,6 +192,7 @@ void NcclCommunicator::poll(const char* what, Function&& done) {
 }
 
 void NcclCommunicator::synchronize() {
+  require_waits();
   const auto inside = watchdog().enter("synchronize");
   poll("synchronize", [this] { return cudaStreamQuery(stream_.get()); });
   poll("synchronize", [this] { return cudaStreamQuery(callers_); });

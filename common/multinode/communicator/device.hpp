@@ -95,6 +95,25 @@ class DeviceBuffer {
 // Throws std::runtime_error unless `code` is ncclSuccess or ncclInProgress.
 void check(ncclResult_t code, source_location at = source_location::current());
 
+// NCCL calls between ncclGroupStart and ncclGroupEnd become one. The destructor ends the group if a call throws: an
+// open group would swallow an abort, and all later calls.
+class NcclGroup {
+ public:
+  NcclGroup() { check(ncclGroupStart()); }
+  ~NcclGroup() {
+    if (open_) ncclGroupEnd();
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ncclResult_t end() {
+    open_ = false;
+    return ncclGroupEnd();
+  }
+
+ private:
+  bool open_ = true;
+};
+
 // Defined in data_type.hpp, which nvcc need not compile.
 enum class DataType;
 enum class Reduction;

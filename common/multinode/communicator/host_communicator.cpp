@@ -107,6 +107,7 @@ HostCommunicator::~HostCommunicator() = default;
 void HostCommunicator::stop() { queue_->stop(unwinding()); }
 
 void HostCommunicator::wait_for_started() {
+  require_waits();
   if (!queue_->idle()) queue_->drain();
 }
 
@@ -136,17 +137,19 @@ void HostCommunicator::barrier() {
 }
 
 Work HostCommunicator::start_all_reduce(Block block, Reduction reduction, const char* name) {
-  class Queued : public Work::State {
+  class Queued : public Started {
    public:
-    Queued(std::shared_ptr<Queue> queue, std::uint64_t number) : queue_(std::move(queue)), number_(number) {}
-    void wait() override { queue_->wait_for(number_); }
+    Queued(const HostCommunicator& communicator, const char* name, std::uint64_t number)
+        : Started(communicator, name), queue_(communicator.queue_), number_(number) {}
 
    private:
+    void wait_for_it() override { queue_->wait_for(number_); }
     std::shared_ptr<Queue> queue_;
     std::uint64_t number_;
   };
   const AllReduce call{block, reduction, name ? name : "all_reduce"};
-  return Work(std::make_unique<Queued>(queue_, queue_->submit(call)));
+  require_waits();
+  return Work(std::make_unique<Queued>(*this, call.name, queue_->submit(call)));
 }
 
 }  // namespace multinode

@@ -482,12 +482,16 @@ void require_consistent(const Launch& launch) {
   if (launch.node_count) require_less(*launch.node_count, launch.world_size, true);
   if (launch.under_mpi || launch.launcher_store || launch.world_size.value == 1) return;
   const auto& [address, port] = std::tie(launch.master_address, launch.master_port);
+  // A port or a host may be what this program made of another variable, such as SLURM_JOB_ID.
+  const auto found = [](const auto& given, const char* name, const char* what) {
+    return given.variable == name ? fmt::format("{}={}", name, given.value)
+                                  : fmt::format("the {} is {}, from {}", what, given.value, given.variable);
+  };
   if (address.value.empty() && port.value != 0)
-    throw UsageError(
-        fmt::format("{}={}, but MASTER_ADDR is not set: set it to the host of rank 0", port.variable, port.value));
+    throw UsageError(found(port, "MASTER_PORT", "port") + ", but MASTER_ADDR is not set: set it to the host of rank 0");
   if (port.value == 0 && !address.value.empty())
-    throw UsageError(fmt::format("{}={}, but MASTER_PORT is not set: set it to a port that is free on that host",
-                                 address.variable, address.value));
+    throw UsageError(found(address, "MASTER_ADDR", "master") +
+                     ", but MASTER_PORT is not set: set it to a port that is free on that host");
 }
 
 // For a process that no launcher of the table started: throws if its variables say that there are others, because it
@@ -665,6 +669,17 @@ Environment without_process_variables(Environment environment) {
     });
   });
   return environment;
+}
+
+Environment environment_of_process(Environment environment, bool shares_cores) {
+  Environment variables = without_process_variables(std::move(environment));
+  variables.emplace("PYTHONUNBUFFERED", "1");
+  const auto threads = variables.find("OMP_NUM_THREADS");  // 8, or 8,2
+  if (threads != variables.end() &&
+      parse_decimal<int>(threads->second.substr(0, threads->second.find(','))).value_or(0) < 1)
+    variables.erase(threads);
+  if (shares_cores) variables.emplace("OMP_NUM_THREADS", "1");
+  return variables;
 }
 
 std::string attempt_name(const Launch& launch) { return fmt::format("{}/{}", launch.run_id, launch.attempt); }

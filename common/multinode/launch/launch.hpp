@@ -90,6 +90,12 @@ Nodes read_nodes(const Environment& environment);
 // its children, so that the innermost launcher wins.
 Environment without_process_variables(Environment environment);
 
+// The same, for a process that a launcher starts, with what it sets unless the user has: Python's output is not
+// buffered, so that lines come when they are printed and the last ones before a crash are not lost; and a process that
+// shares the node's cores with others has one thread, because each would start one per core. An OMP_NUM_THREADS that
+// OpenMP would not take, such as 0 or "auto", counts as unset.
+Environment environment_of_process(Environment environment, bool shares_cores);
+
 // "run id/number of the attempt": the prefix of the run's keys in a store, different after each restart.
 std::string attempt_name(const Launch& launch);
 

@@ -51,10 +51,18 @@ Addresses addresses_of(const std::string& host) {
   return resolve({host, 0}, 0, error);
 }
 
-// The first address that is not loopback; "" if there is none.
-std::string first_outside(const Addresses& found) {
+// Whether a server of this machine can listen there: an interface has the address.
+bool is_here(const addrinfo& address) {
+  const Descriptor fd(socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+// The first address that is not loopback, and, if `here`, is this machine's; "" if there is none.
+std::string first_outside(const Addresses& found, bool here = false) {
   for (const addrinfo* a = found.get(); a; a = a->ai_next)
-    if (std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text)) return text;
+    if (std::string text = number_text(a->ai_addr, a->ai_addrlen);
+        !text.empty() && !is_loopback(text) && (!here || is_here(*a)))
+      return text;
   return "";
 }
 
@@ -91,7 +99,7 @@ std::string interface_address() {
 }
 
 std::string own_address() {
-  std::string address = first_outside(addresses_of(host_name()));
+  std::string address = first_outside(addresses_of(host_name()), true);
   return address.empty() ? interface_address() : address;
 }
 

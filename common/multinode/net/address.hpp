@@ -32,8 +32,9 @@ std::string loopback_address();
 // none. Link-local IPv6 addresses do not count.
 std::string interface_address();
 
-// The address at which other machines reach this one: that of its host name, or, if /etc/hosts maps the name to
-// loopback (127.0.1.1 on Debian), that of its first interface; "" if there is none.
+// The address at which other machines reach this one: that of its host name, or, if the name stands for loopback
+// (127.0.1.1 on Debian) or an address that no interface has (NAT, a floating IP, an old /etc/hosts), that of its first
+// interface; "" if there is none.
 std::string own_address();
 
 // This machine's address on the route to `to`, taken from a connected UDP socket, which sends nothing. A loopback

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <sstream>
 
 namespace multinode {
@@ -17,6 +18,15 @@ namespace {
 template <class Number>
 void lower(std::optional<Number>& limit, Number value) {
   limit = std::min(limit.value_or(value), value);
+}
+
+// The number after `name` in a file of names and numbers.
+std::optional<std::int64_t> value_in(const std::filesystem::path& file, std::string_view name) {
+  std::istringstream words(read_text(file).value_or(""));
+  std::string word;
+  for (std::int64_t value = 0; words >> word >> value;)
+    if (word == name) return value;
+  return std::nullopt;
 }
 
 // Calls `visit` with mount/path, mount/(its parent) ... mount. Without a cgroup namespace `path` is the host's, and the
@@ -61,10 +71,15 @@ std::vector<int> cpus_in(const std::string& list) {
 
 Limits read_cgroup(const std::filesystem::path& root) {
   Limits limits;
-  const auto lower_memory = [&](const std::filesystem::path& file) {
+  std::optional<std::int64_t> own, of_the_limit;  // oom_kills
+  const auto lower_memory = [&](const std::filesystem::path& file, const std::filesystem::path& events) {
+    const auto kills = value_in(events, "oom_kill");
+    if (!own) own = kills;
     const auto bytes =
         read_number<std::int64_t>(file);  // version 1: unlimited is the largest multiple of the page size
-    if (bytes && *bytes < std::int64_t{1} << 62) lower(limits.memory_bytes, *bytes);
+    if (!bytes || *bytes >= std::int64_t{1} << 62 || *bytes >= limits.memory_bytes.value_or(INT64_MAX)) return;
+    limits.memory_bytes = *bytes;
+    of_the_limit = kills;
   };
   const std::filesystem::path mount = root / "sys/fs/cgroup";
   std::istringstream lines(read_text(root / "proc/self/cgroup").value_or(""));
@@ -79,7 +94,7 @@ Limits read_cgroup(const std::filesystem::path& root) {
         double quota = 0, period = 0;
         std::istringstream maximum(read_text(at / "cpu.max").value_or(""));  // "150000 100000" or "max 100000"
         if (maximum >> quota >> period && period > 0) lower(limits.cpus, quota / period);
-        lower_memory(at / "memory.max");
+        lower_memory(at / "memory.max", at / "memory.events");
       });
     if (controllers.find(",cpu,") != std::string::npos)
       to_the_top(mount / "cpu", path, [&](const std::filesystem::path& at) {
@@ -88,10 +103,20 @@ Limits read_cgroup(const std::filesystem::path& root) {
         if (quota > 0 && period > 0) lower(limits.cpus, quota / period);
       });
     if (controllers.find(",memory,") != std::string::npos)
-      to_the_top(mount / "memory", path,
-                 [&](const std::filesystem::path& at) { lower_memory(at / "memory.limit_in_bytes"); });
+      to_the_top(mount / "memory", path, [&](const std::filesystem::path& at) {
+        lower_memory(at / "memory.limit_in_bytes", at / "memory.oom_control");
+      });
   }
+  if (own) limits.oom_kills = *own + of_the_limit.value_or(0);
   return limits;
+}
+
+std::string OomWatch::reason() const {
+  const Limits now = read_cgroup(root_);
+  if (!now.oom_kills || !before_) return " (if for lack of memory, \"dmesg\" says it)";
+  if (*now.oom_kills <= *before_) return "";
+  return ": out of memory" +
+         (now.memory_bytes ? " (limit " + std::to_string(*now.memory_bytes >> 20) + " MiB)" : std::string());
 }
 
 std::int64_t memory_bytes() { return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }

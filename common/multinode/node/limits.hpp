@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/resource.h>
@@ -31,8 +32,22 @@ std::vector<int> cpus_in(const std::string& list);
 struct Limits {
   std::optional<double> cpus;  // such as 1.5
   std::optional<std::int64_t> memory_bytes;
+  // Processes that the kernel has killed for lack of memory: in the cgroup, and in the ancestor that has that limit.
+  std::optional<std::int64_t> oom_kills;
 };
 Limits read_cgroup(const std::filesystem::path& root);
+
+// Knows whether the kernel has killed a process of this cgroup for lack of memory since this object was made.
+class OomWatch {
+ public:
+  explicit OomWatch(std::filesystem::path root = "/") : root_(std::move(root)), before_(read_cgroup(root_).oom_kills) {}
+  // ": out of memory (limit 80 MiB)" if it has; ` (if for lack of memory, "dmesg" says it)` if that cannot be known; ""
+  std::string reason() const;
+
+ private:
+  std::filesystem::path root_;
+  std::optional<std::int64_t> before_;
+};
 
 // This machine's memory.
 std::int64_t memory_bytes();

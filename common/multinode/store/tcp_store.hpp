@@ -40,6 +40,8 @@ class TcpStoreServer {
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
   std::uint16_t port() const;
+  // Where processes of this host reach it. They may not reach the address by which others do, such as a service's.
+  Endpoint endpoint() const;
 
   // Waits until at most `own` clients are connected; returns false after `timeout`. The process that hosts the store
   // calls it before it ends.
@@ -47,6 +49,7 @@ class TcpStoreServer {
 
  private:
   class Implementation;
+  std::string bind_address_;
   std::unique_ptr<Implementation> implementation_;
 };
 

@@ -624,9 +624,13 @@ class TcpStoreServer::Implementation {
 };
 
 TcpStoreServer::TcpStoreServer(const std::string& bind_address, std::uint16_t port, Entry entry)
-    : implementation_(std::make_unique<Implementation>(bind_address, port, std::move(entry))) {}
+    : bind_address_(bind_address),
+      implementation_(std::make_unique<Implementation>(bind_address, port, std::move(entry))) {}
 TcpStoreServer::~TcpStoreServer() = default;
 std::uint16_t TcpStoreServer::port() const { return implementation_->port(); }
+Endpoint TcpStoreServer::endpoint() const {
+  return {bind_address_.empty() ? loopback_address() : bind_address_, port()};
+}
 bool TcpStoreServer::wait_for_disconnects(milliseconds timeout, std::size_t own) {
   return implementation_->wait_for_disconnects(timeout, own);
 }

@@ -46,6 +46,10 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
+void Watchdog::Operation::refuse(const char* name, const char* outer) {
+  throw std::logic_error(std::string("Watchdog::enter() of '") + name + "' inside '" + outer + "'");
+}
+
 void Watchdog::set_abort(std::function<void()> abort) {
   const std::lock_guard lock(mutex_);
   abort_ = std::move(abort);
@@ -160,7 +164,8 @@ void Watchdog::end(const protocol::Verdict& verdict) {
   const int status = verdict.status > 0 && verdict.status < 128 ? verdict.status : int(exit_wrong);
   bool left = false;
   if (verdict.print) {
-    say(verdict.text);
+    const std::string memory = memory_.reason();
+    say(verdict.text + (memory.starts_with(':') ? memory : ""));
     try {
       left = store_.send_status({.operation = protocol::Operation::goodbye}, false);  // now the server tells the others
     } catch (const std::runtime_error&) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <multinode/node/limits.hpp>
 #include <multinode/store/peer.hpp>
 
 #include <atomic>
@@ -54,11 +55,13 @@ class Watchdog {
   };
 
   // Announces, while it lives, that this process is inside `name` with `peer` (a rank, everyone or nobody). One at a
-  // time in a lane, on any thread.
+  // time in a lane, on any thread: inside another one it throws std::logic_error, as neither would have a deadline.
   class Operation {
    public:
-    Operation(Watchdog& watchdog, const char* name, int peer) noexcept : Operation(watchdog.program_, name, peer) {}
-    Operation(Announcement& announcement, const char* name, int peer) noexcept : announcement_(announcement) {
+    Operation(Watchdog& watchdog, const char* name, int peer) : Operation(watchdog.program_, name, peer) {}
+    Operation(Announcement& announcement, const char* name, int peer) : announcement_(announcement) {
+      if (announcement_.sequence.load(std::memory_order_relaxed) % 2 == 1) [[unlikely]]
+        refuse(name, announcement_.name.load(std::memory_order_relaxed));
       announcement_.name.store(name, std::memory_order_relaxed);
       announcement_.peer.store(peer, std::memory_order_relaxed);
       if (peer == everyone) bump(announcement_.collectives);
@@ -69,6 +72,7 @@ class Watchdog {
     Operation& operator=(const Operation&) = delete;
 
    private:
+    [[noreturn]] static void refuse(const char* name, const char* outer);
     // One writer at a time: no read-modify-write needed.
     static void bump(std::atomic<std::uint64_t>& counter) noexcept {
       counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -96,9 +100,9 @@ class Watchdog {
   }
 
   // `name` must outlive the watchdog: a string literal.
-  [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return {program_, name, peer}; }
+  [[nodiscard]] Operation enter(const char* name, int peer = everyone) { return {program_, name, peer}; }
   // For the World's own collectives, beside which the communicator's thread may be inside another one.
-  [[nodiscard]] Operation enter_world(const char* name) noexcept { return {world_, name, everyone}; }
+  [[nodiscard]] Operation enter_world(const char* name) { return {world_, name, everyone}; }
 
   // `abort` makes the collective library give up. It is called once, when the process has to end, on the watchdog's
   // thread or, if the store is lost, in fail().
@@ -122,7 +126,8 @@ class Watchdog {
   const Identity identity_;
   const std::chrono::milliseconds timeout_;
   TcpStore& store_;
-  std::mutex mutex_;  // of abort_
+  const OomWatch memory_;  // of this node's processes
+  std::mutex mutex_;       // of abort_
   std::function<void()> abort_;
   std::atomic<bool> ending_ = false, leaving_ = false;
   std::thread thread_;

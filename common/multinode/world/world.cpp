@@ -235,7 +235,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   if (store) return;
   hello.token = place.token;
   try {
-    store = std::make_unique<TcpStore>(place, options.timeout, hello);
+    store = std::make_unique<TcpStore>(server ? server->endpoint() : place, options.timeout, hello);
   } catch (const StoreTimeout& e) {
     throw StoreTimeout("rank " + std::to_string(hello.rank) + " cannot reach " + server_text + " at " +
                        to_string(place) + ": " + e.what());
@@ -373,17 +373,27 @@ std::string World::Implementation::take(const std::string& key, std::chrono::mil
 std::string World::combine_on_rank_0(const char* name, const std::string& value, const Combine& combine) {
   const Watchdog::Operation inside = watchdog().enter_world(name);
   Implementation& impl = *implementation_;
-  const std::string key = "gather/" + std::to_string(impl.gathers++) + "/";
+  const std::string key = "gather/" + std::to_string(impl.gathers) + "/";
+  // Each text is sent with its name, so that no rank takes a text of another call. (Not in the first meeting: there
+  // another version of this may take part.)
+  const std::string after = impl.gathers++ > 0 ? std::string(1, '\0') + name : "";
   // The watchdog, which can name the late rank, ends the process before this limit.
   const std::chrono::milliseconds limit = options_.timeout + 15s;
   if (rank() == 0) {
     std::vector<std::string> all{value};
-    for (int r = 1; r < size(); ++r) all.push_back(impl.take(key + std::to_string(r), limit));
+    for (int r = 1; r < size(); ++r) {
+      std::string& text = all.emplace_back(impl.take(key + std::to_string(r), limit));
+      if (!text.ends_with(after))
+        throw std::logic_error(
+            fmt::format("World: rank 0 is in '{}', but rank {} in '{}': all ranks make the same calls", name, r,
+                        text.substr(text.rfind('\0') + 1)));
+      text.resize(text.size() - after.size());
+    }
     const std::string text = combine(std::move(all));
     impl.give(key + "combined", text, size() - 1);
     return text;
   }
-  impl.give(key + std::to_string(rank()), value, 1);
+  impl.give(key + std::to_string(rank()), value + after, 1);
   return impl.take(key + "combined", limit);
 }
 

@@ -55,7 +55,8 @@ class World {
   Watchdog& watchdog();
 
   // These are collective and go through the store: they are for texts at the start and the end of a run, not for data.
-  // `name`, the same on all ranks, is for messages and must outlive the World.
+  // `name`, the same on all ranks, is for messages and must outlive the World. They throw std::logic_error on rank 0 if
+  // a rank is in one of another name.
   // Returns what rank 0 makes of every rank's `value`, in order of rank; `combine` is called on rank 0 only.
   using Combine = std::function<std::string(std::vector<std::string> values)>;
   std::string combine_on_rank_0(const char* name, const std::string& value, const Combine& combine);

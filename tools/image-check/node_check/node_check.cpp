@@ -4,6 +4,7 @@
 #include "findings.hpp"
 #include "rates.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/device.hpp>
@@ -143,7 +144,7 @@ Findings look(World& world, const Options& options) {
 int report(World& world, const Options& options, const Findings& findings) {
   json mine = json::array();
   for (const Finding& finding : findings) mine.push_back(line_of(finding, world.host(world.rank()), world.rank()));
-  const std::vector<std::string> all = world.gather_on_rank_0("findings", mine.dump());
+  const std::vector<std::string> all = world.gather_on_rank_0("findings", multinode::json_text(mine));
   if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
 
   multinode::JsonLines lines(options.common.json);
