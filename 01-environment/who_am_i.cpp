@@ -63,26 +63,26 @@ std::string sign_of_others() {
     if (is_set(name)) return show(name) + " is set";
   const std::string first =  // with these words begin the sizes and numbers of other things
       "(?!(SLURM|PBS|LSB|BATCH|BLOCK|BUILD|BUFFER|CACHE|CHUNK|CORE|CPU|DATA|FILE|GPU|IMAGE|JOB|PAGE|POOL|RUN|TEST)_)"
-      "_?[^_=]+_";
+      "_?[^_]+_";
   const std::string one =
       "(NODE|WORKER|PROC|PROCESS|RANK|HOST|REPLICA|TRAINER|MACHINE|MEMBER|POD|PEER|GROUP|WORLD|SLICE)";
-  const std::regex index(first + "(.*RANK(ID)?|.*PROC(ID|NO)|(.*_)?(TASK|ROLE|" + one +
-                         ")_?(INDEX|ID|NO)|INDEX|ID)=[0-9]+|" + first + "(.*_)?CURRENT_HOST=.*");
+  const std::regex index(first + "(.*RANK(ID)?|.*PROC(ID|NO)|(.*_)?(TASK|ROLE|" + one + ")_?(INDEX|ID|NO)|INDEX|ID)");
   const std::regex count(first + "(.*N(UM_)?(TASK|" + one + ")(S|ES)?|(.*_)?" + one +
-                         "S?_(SIZE|NUM|COUNT)|SIZE|NUM|COUNT)=[0-9]+");
-  const std::regex hosts(first + "(.*_)?(HOSTS|HOSTNAMES)=.*");
-  for (char** mine = environ; *mine != nullptr; ++mine) {
-    if (!std::regex_match(*mine, index)) continue;
-    const std::string_view name = *mine, word = name.substr(0, name.find('_', 1) + 1);
-    if (word == "PMI_" || word == "PMIX_") return *mine + std::string(" is set");
+                         "S?_(SIZE|NUM|COUNT)|SIZE|NUM|COUNT)");
+  const std::regex this_host(first + "(.*_)?CURRENT_HOST"), hosts(first + "(.*_)?(HOSTS|HOSTNAMES)");
+  for (char** i = environ; *i != nullptr; ++i) {
+    const std::string mine(*i, std::strcspn(*i, "=")), word = mine.substr(0, mine.find('_', 1) + 1);
+    const int rank = number(mine.c_str());
+    if (!(rank >= 0 && std::regex_match(mine, index)) && !std::regex_match(mine, this_host)) continue;
+    if (word == "PMI_" || word == "PMIX_") return show(mine.c_str()) + " is set";
     long entries = 0;  // of all lists of hosts
-    for (char** other = environ; *other != nullptr; ++other) {
-      const std::string_view text = *other;
-      if (!text.starts_with(word)) continue;
-      if (std::regex_match(*other, hosts)) entries += 1 + std::count(text.begin(), text.end(), ',');
-      const auto value = [](const char* variable) { return std::atoll(std::strchr(variable, '=') + 1); };
-      const bool several = value(*other) > 1 && value(*other) >= value(*mine);
-      if (entries > 1 || (several && std::regex_match(*other, count))) return *mine + (" beside " + std::string(text));
+    for (char** j = environ; *j != nullptr; ++j) {
+      const std::string other(*j, std::strcspn(*j, "=")), text = *j;
+      if (!other.starts_with(word)) continue;
+      if (std::regex_match(other, hosts)) entries += 1 + std::count(text.begin(), text.end(), ',');
+      const int size = number(other.c_str());
+      if (entries > 1 || (size > 1 && size >= rank && std::regex_match(other, count)))
+        return show(mine.c_str()) + " beside " + text;
     }
   }
   // A launcher among this process's ancestors, if something on the way (sudo, env -i) has removed its variables.
