@@ -7,11 +7,13 @@
 // whether it is the only process. After: hello_mpi.cpp. SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -31,10 +33,12 @@ constexpr Launcher launchers[] = {
     {"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", true},
     {"mpirun (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", true},
     {"mpiexec (Cray PALS)", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", true},
+    {"flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", true},
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", true},
     {"pod (Kubeflow)", "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", false},
     {"pod (Run:ai)", "RANK", "WORLD_SIZE", "RUNAI_NUM_OF_GPUS", false},  // no LOCAL_RANK: these count pods
     {"replica (BCP)", "NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NGC_GPUS_PER_NODE", false},
+    {"pod (LeaderWorkerSet)", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", false},
 };
 
 bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
@@ -52,14 +56,34 @@ int number(const char* variable) {
   return error == std::errc() && *end == '\0' ? value : -1;
 }
 
-// For a process that believes no launcher: what says that there may be others; empty if nothing does.
+// For a process that believes no launcher: what says that there may be others; empty if nothing does. The variables of
+// a launcher that the list lacks begin with the same word: X_TASK_INDEX=0 beside X_WORKER_NUM=2, or beside X_HOSTS=a,b.
 std::string sign_of_others() {
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable, name = text.substr(0, text.find('='));
-    const bool rank = name.ends_with("RANK") || name.ends_with("RANKID") || name.ends_with("PROCID");
-    const bool nodes = name == "PET_NNODES" || name == "PET_NPROC_PER_NODE";  // torchrun's options
-    if ((rank || nodes) && name != "SLURM_PROCID")                            // a batch script of Slurm has it
-      return std::string(text) + " is set";
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE"})
+    if (is_set(name)) return show(name) + " is set";
+  const std::string first =  // with these words begin the sizes and numbers of other things
+      "(?!(SLURM|PBS|LSB|BATCH|BLOCK|BUILD|BUFFER|CACHE|CHUNK|CORE|CPU|DATA|FILE|GPU|IMAGE|JOB|PAGE|POOL|RUN|TEST)_)"
+      "_?[^_]+_";
+  const std::string one =
+      "(NODE|WORKER|PROC|PROCESS|RANK|HOST|REPLICA|TRAINER|MACHINE|MEMBER|POD|PEER|GROUP|WORLD|SLICE)";
+  const std::regex index(first + "(.*RANK(ID)?|.*PROC(ID|NO)|(.*_)?(TASK|ROLE|" + one + ")_?(INDEX|ID|NO)|INDEX|ID)");
+  const std::regex count(first + "(.*N(UM_)?(TASK|" + one + ")(S|ES)?|(.*_)?" + one +
+                         "S?_(SIZE|NUM|COUNT)|SIZE|NUM|COUNT)");
+  const std::regex this_host(first + "(.*_)?CURRENT_HOST"), hosts(first + "(.*_)?(HOSTS|HOSTNAMES)");
+  for (char** i = environ; *i != nullptr; ++i) {
+    const std::string mine(*i, std::strcspn(*i, "=")), word = mine.substr(0, mine.find('_', 1) + 1);
+    const int rank = number(mine.c_str());
+    if (!(rank >= 0 && std::regex_match(mine, index)) && !std::regex_match(mine, this_host)) continue;
+    if (word == "PMI_" || word == "PMIX_") return show(mine.c_str()) + " is set";
+    long entries = 0;  // of all lists of hosts
+    for (char** j = environ; *j != nullptr; ++j) {
+      const std::string other(*j, std::strcspn(*j, "=")), text = *j;
+      if (!other.starts_with(word)) continue;
+      if (std::regex_match(other, hosts)) entries += 1 + std::count(text.begin(), text.end(), ',');
+      const int size = number(other.c_str());
+      if (entries > 1 || (size > 1 && size >= rank && std::regex_match(other, count)))
+        return show(mine.c_str()) + " beside " + text;
+    }
   }
   // A launcher among this process's ancestors, if something on the way (sudo, env -i) has removed its variables.
   std::string name, state;
@@ -100,6 +124,12 @@ int main() {
   else
     std::printf("%s: node %d of %d, says %s: start the processes of this node with torchrun or mnrun\n", verdict, rank,
                 size, believed->name);
+  // Each task of srun may have started a launcher of its own.
+  const bool own = believed == &launchers[0] ? number("GROUP_WORLD_SIZE") == 1 : believed == &launchers[1];
+  if (own && rank == 0 && number("SLURM_STEP_NUM_TASKS") > 1)
+    std::printf(
+        "WARNING: srun started %d tasks, and this is the world of one of them: start one launcher, without srun\n",
+        number("SLURM_STEP_NUM_TASKS"));
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("who_am_i: standard output"), 1;
   return right ? 0 : others.empty() ? 1 : 2;
 }

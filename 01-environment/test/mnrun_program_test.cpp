@@ -233,6 +233,50 @@ TEST(Mnrun, StartErrorsAreOneLine) {
   }
 }
 
+// Each of the nodes of an unknown launcher would be a world of its own; a shard, a task of an array and a shell are
+// alone.
+TEST(Mnrun, AndWhoAmIRefuseOnlyWhereOthersAre) {
+  const struct {
+    std::map<std::string, std::string> environment;
+    std::string refused;  // the variable that is named; "": both start
+  } cases[] = {
+      {{{"NODE_RANK", "0"}, {"AZUREML_NODE_COUNT", "2"}, {"MASTER_ADDR", "10.0.0.4"}, {"MASTER_PORT", "6105"}},
+       "NODE_RANK"},
+      {{{"_CONDOR_PROCNO", "0"}, {"_CONDOR_NPROCS", "2"}}, "_CONDOR_PROCNO"},
+      {{{"VC_TASK_INDEX", "1"}, {"VC_WORKER_NUM", "2"}}, "VC_TASK_INDEX"},
+      {{{"VC_TASK_INDEX", "0"}, {"VC_MAIN_HOSTS", "a"}, {"VC_REST_HOSTS", "b"}}, "VC_TASK_INDEX"},
+      {{{"SM_CURRENT_HOST", "algo-1"}, {"SM_HOSTS", R"(["algo-1","algo-2"])"}}, "SM_CURRENT_HOST"},
+      {{{"AWS_BATCH_JOB_NODE_INDEX", "0"}, {"AWS_BATCH_JOB_NUM_NODES", "2"}}, "AWS_BATCH_JOB_NODE_INDEX"},
+      {{{"JAX_PROCESS_ID", "0"}, {"JAX_NUM_PROCESSES", "4"}}, "JAX_PROCESS_ID"},
+      {{{"PADDLE_TRAINER_ID", "1"}, {"PADDLE_TRAINERS_NUM", "2"}}, "PADDLE_TRAINER_ID"},
+      {{{"TPU_WORKER_ID", "0"}, {"TPU_WORKER_HOSTNAMES", "t0,t1"}}, "TPU_WORKER_ID"},
+      {{{"NEW_RANK", "0"}, {"NEW_SIZE", "2"}}, "NEW_RANK"},
+      {{{"PMI_ID", "1"}}, "PMI_ID"},
+      {{{"_CONDOR_PROCNO", "0"}, {"_CONDOR_NPROCS", "1"}, {"SM_CURRENT_HOST", "algo-1"}, {"SM_HOSTS", "[\"algo-1\"]"}},
+       ""},
+      {{{"CI_NODE_INDEX", "1"}, {"CI_NODE_TOTAL", "4"}, {"CI_JOB_ID", "7"}, {"CI_CONCURRENT_ID", "0"}}, ""},
+      {{{"CIRCLE_NODE_INDEX", "0"}, {"CIRCLE_NODE_TOTAL", "2"}, {"CIRCLE_BUILD_NUM", "12"}}, ""},
+      {{{"SEMAPHORE_JOB_INDEX", "1"}, {"SEMAPHORE_JOB_COUNT", "4"}, {"BUILD_ID", "7"}, {"BUILD_NUM", "7"}}, ""},
+      {{{"SLURM_ARRAY_TASK_ID", "1"}, {"SLURM_ARRAY_TASK_COUNT", "4"}, {"SLURM_PROCID", "0"}, {"SLURM_NNODES", "2"}},
+       ""},
+      {{{"AWS_BATCH_JOB_ARRAY_INDEX", "1"}, {"AWS_BATCH_JOB_ARRAY_SIZE", "4"}, {"BATCH_ID", "1"}, {"BATCH_SIZE", "8"}},
+       ""},
+      {{{"CLOUD_RUN_TASK_INDEX", "0"}, {"CLOUD_RUN_TASK_COUNT", "3"}, {"GPU_ID", "0"}, {"GPU_COUNT", "4"}}, ""},
+      {{{"NCCL_IB_GID_INDEX", "3"}, {"NCCL_BUFFSIZE", "8388608"}, {"XDG_SESSION_ID", "2"}, {"HISTSIZE", "1000"}}, ""},
+      {{{"KAFKA_BROKER_ID", "1"}, {"KAFKA_NUM_PARTITIONS", "8"}, {"KAFKA_HOSTS", "a,b"}}, ""},
+  };
+  for (const auto& [environment, refused] : cases) {
+    SCOPED_TRACE(environment.begin()->first);
+    const Result who = run({PATH_who_am_i}, environment), started = run({PATH_mnrun, "true"}, environment);
+    EXPECT_EQ(who.status, refused.empty() ? 0 : 2) << who.out;
+    EXPECT_EQ(started.status, refused.empty() ? 0 : 2) << started.err;
+    if (refused.empty()) continue;
+    EXPECT_SAYS(who.out, "WRONG: no complete row of a launcher, but " + refused + "=");
+    EXPECT_SAYS(started.err, "mnrun: " + refused + "=");
+    EXPECT_EQ(run({PATH_mnrun, "--nnodes", "1", "true"}, environment).status, 0);  // the command line has it all
+  }
+}
+
 TEST(Mnrun, MakesAtMostMaxRestartsMoreAttempts) {
   const std::string script = "echo start $MNRUN_RESTART_COUNT; if [ $RANK = 1 ]; then exit 5; fi; exec sleep 60";
   const Result never_right = standalone(2, script, {"--max-restarts", "2"});

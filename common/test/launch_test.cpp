@@ -109,6 +109,8 @@ const std::vector<Expected>& all_expected() {
       {"kubeflow-trainer-2", "Kubeflow pod", 1, 2, 0, 1, 1, 2, pod, "job-node-0-0.job:29400", "/0"},
       {"kubeflow-pytorchjob-old", "pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
       {"bcp-replica", "BCP replica", 1, 2, 0, 1, 1, 2, pod, "launcher-svc-1234567:29500", "1234567/0"},
+      {"flux", "Flux", 2, 4, 0, unsaid, unsaid, 2, mpi, ":0", "f23abc/0"},
+      {"leader-worker-set", "LeaderWorkerSet pod", 1, 2, 0, 1, 1, 2, pod, "ep-0.ep.default:29500", "/0"},
       {"pbs-script", "none", 0, 1, 0, unsaid, unsaid, unsaid, master, ":0", "/0"},
   };
   return all;
@@ -145,7 +147,7 @@ TEST_P(Recorded, MnrunInsideWins) {
   for (const auto& [name, value] : environment)
     for (const char* process :
          {"PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER", "OMPI_COMM_WORLD_", "OMPI_MCA_ess", "SLURM_STEP",
-          "SLURM_PROCID", "TORCHELASTIC_", "JSM_", "MPI_LOCAL", "PALS_"})
+          "SLURM_PROCID", "TORCHELASTIC_", "JSM_", "MPI_LOCAL", "PALS_", "FLUX_TASK"})
       EXPECT_FALSE(name.starts_with(process)) << name << "=" << value;
   const Launch child = read_launch(environment + load("mnrun").environment);
   EXPECT_EQ(child.launcher, "mnrun");
@@ -188,8 +190,9 @@ TEST(Launch, EveryRowHasARecordingOrIsListedWithoutOne) {
   }
   EXPECT_EQ(tested, rows);
   EXPECT_FALSE(is_recorded(load("pbsdsh").head));
-  EXPECT_EQ(unrecorded, (std::set<std::string>{"BCP replica", "Kubeflow pod", "PALS", "Run:ai pod", "bcprun", "jsrun",
-                                               "mnrun", "pbsdsh", "pod", "torch.distributed.launch"}));
+  EXPECT_EQ(unrecorded,
+            (std::set<std::string>{"BCP replica", "Flux", "Kubeflow pod", "LeaderWorkerSet pod", "PALS", "Run:ai pod",
+                                   "bcprun", "jsrun", "mnrun", "pbsdsh", "pod", "torch.distributed.launch"}));
   for (const auto& entry : fs::directory_iterator(ENVIRONMENTS)) {
     const std::string name = entry.path().stem().string();
     const bool expected = std::ranges::any_of(
@@ -298,9 +301,9 @@ const std::vector<Contradiction> contradictions = {
     {"pals", {{"PMI_SIZE", "-"}}, {"PALS_RANKID=5", "PMI_SIZE is not set"}},
     {"", {{"JSM_NAMESPACE_RANK", "1"}}, {"JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE is not set"}},
     // launchers that the table lacks
-    {"", {{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}}, {"FLUX_TASK_RANK=1", "does not know its launcher"}},
-    {"", {{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "4"}}, {"MV2_COMM_WORLD_RANK=0"}},
-    {"", {{"AWS_BATCH_JOB_NODE_INDEX", "0"}, {"AWS_BATCH_JOB_NUM_NODES", "2"}}, {"AWS_BATCH_JOB_NODE_INDEX=0"}},
+    {"",
+     {{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "4"}},
+     {"MV2_COMM_WORLD_RANK=0 beside MV2_COMM_WORLD_SIZE=4 says that there are several", "for one process set RANK=0"}},
     {"sbatch-script", {{"PMIX_RANK", "0"}}, {"PMIX_RANK=0"}},
     {"", {{"WORLD_SIZE", "many"}}, {"WORLD_SIZE=many", "not a number"}},
     {"mpich-port", {}, {"MPI_LOCALRANKID=1", "-pmi-port"}},
@@ -461,6 +464,7 @@ TEST(ReadNodes, EveryBatchSystem) {
       {"runai-pod+kubeflow-pytorchjob-1.9", {1, 2, "1", "job-master-0:23456"}},
       {"kubeflow-pytorchjob-old", {1, 2, "", "job-master-0:23456"}},
       {"kubeflow-trainer-2", {1, 2, "auto", "job-node-0-0.job:29400"}},
+      {"leader-worker-set", {1, 2, "", "ep-0.ep.default:29500"}},
       {"runai-pod", {1, 2, "4", "job-master-0:23456"}},
       {"sbatch-script", {unsaid, unsaid, "", ":0"}},
   };

@@ -10,7 +10,7 @@ launcher=(/opt/multinode/01-environment/mnrun --secret-file "$LOGS/secret") # ED
 : "${IMAGE:=multinode}" # EDIT: your image; this one is of ci/images/containers build
 : "${ENGINE:=docker}" # or podman
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" "$ENGINE" run --rm --network host --user "$(id -u):$(id -g)" --volume "$LOGS:$LOGS" \
+  start_on "${logins[node]}" "$ENGINE" run --rm --network host --user "$(id -u):$(id -g)" --volume "$LOGS:$LOGS" \
     "$IMAGE" "${launcher[@]}" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" \
     "${program[@]}" "${options[@]}"
 done

@@ -8,7 +8,7 @@ program=("$BUILD/03-message-passing/message_passing_gloo" --json "$LOGS/result.j
 read -ra options <<<"${OPTIONS:=--count 1M --rounds 10}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 launcher=("$BUILD/01-environment/mnrun") # EDIT: launcher=(torchrun --no-python) without this project's mnrun
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" "${launcher[@]}" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" \
+  start_on "${logins[node]}" "${launcher[@]}" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" \
     --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --log-dir "$LOGS" --tee 3 \
     "${program[@]}" "${options[@]}"
 done

@@ -8,7 +8,7 @@ program=("$BUILD/03-message-passing/message_passing_gloo" --json "$LOGS/result.j
 read -ra options <<<"${OPTIONS:=--count 1M --rounds 10}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 : "${PYTHON:=python3}" # of an environment with PyTorch; all hosts must see it
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" "$PYTHON" -m torch.distributed.launch --use_env --no_python --nnodes="${#hosts[@]}" --node_rank="$node" \
+  start_on "${logins[node]}" "$PYTHON" -m torch.distributed.launch --use_env --no_python --nnodes="${#hosts[@]}" --node_rank="$node" \
     --nproc_per_node="${slots[node]}" --master_addr="${hosts[0]}" --master_port="$MASTER_PORT" \
     "${program[@]}" "${options[@]}"
 done

@@ -8,7 +8,7 @@ program=("$BUILD/04-ddp/fashion_mnist" --checkpoint "$LOGS/checkpoints" --json "
 read -ra options <<<"${OPTIONS:=--epochs 10 --checkpoint-every 100}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 launcher=("$BUILD/01-environment/mnrun") # EDIT: launcher=(torchrun --no-python) without this project's mnrun
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" "${tune[@]}" "${launcher[@]}" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" \
+  start_on "${logins[node]}" "${tune[@]}" "${launcher[@]}" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" \
     --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --log-dir "$LOGS" --tee 3 \
     "${program[@]}" "${options[@]}"
 done

@@ -6,5 +6,5 @@ source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
 program=("$BUILD/04-ddp/resnet" --model-dir "$LOGS" --json "$LOGS/result.jsonl") # EDIT: your program
 read -ra options <<<"${OPTIONS:=--arch resnet18 --use-syn --image-size 32}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
-exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
+with_all_hosts mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
   env "${variables[@]}" "${tune[@]}" "${program[@]}" "${options[@]}"

@@ -8,7 +8,7 @@ program=("$BUILD/04-ddp/train_ddp" --json "$LOGS/result.jsonl") # EDIT: your pro
 read -ra options <<<"${OPTIONS:=--epochs 100}" # EDIT: its options (--help lists them); OPTIONS='...' replaces them
 : "${TORCHRUN:=torchrun}" # its path; all hosts must see it
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" "${tune[@]}" "$TORCHRUN" --nnodes="${#hosts[@]}" --node_rank="$node" \
+  start_on "${logins[node]}" "${tune[@]}" "$TORCHRUN" --nnodes="${#hosts[@]}" --node_rank="$node" \
     --nproc_per_node="${slots[node]}" --master_addr="${hosts[0]}" --master_port="$MASTER_PORT" --max_restarts 0 \
     --no_python "${program[@]}" "${options[@]}"
 done

@@ -10,6 +10,6 @@ mpirun --hostfile "$HOSTFILE" --npernode 1 "$rdma_tune" compare || (($? == 3)) #
 mpirun --hostfile "$HOSTFILE" --npernode 1 "$rdma_tune" check || (($? == 3))
 : "${REQUIRE:=}" # rdma: the job fails unless this host's traffic used RDMA
 # verify reads the counters of this host; exec gives each host its own settings.
-exec "$rdma_tune" verify ${REQUIRE:+--require "$REQUIRE"} -- \
+with_all_hosts "$rdma_tune" verify ${REQUIRE:+--require "$REQUIRE"} -- \
   mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
   env "${variables[@]}" "$rdma_tune" exec -- "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

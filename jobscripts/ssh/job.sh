@@ -9,10 +9,19 @@ tune=("$BUILD/07-rdma-tuning/rdma_tune" exec --) # EDIT: gives each node its own
 : "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # one file per rank, and results; all hosts must see it
 export MASTER_PORT=$((20000 + $$ % 10000))
 mkdir -p "$LOGS"
-listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
-mapfile -t hosts <<<"$listed"
-mapfile -t slots < <(sed -nE 's/^[^#].* slots=([0-9]+).*/\1/p' "$HOSTFILE")
-for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes -- "$host" true; done # without a password
+logins=() hosts=() slots=()
+understood='^(([[:alnum:]._-]+@)?[[:alnum:]._-]+)(:|\s+(max[-_]slots\s*=\s*[0-9]+\s+)?slots\s*=\s*)([1-9][0-9]*)(\s+max[-_]slots\s*=\s*[0-9]+)?\s*(#.*)?$'
+while read -r line || [[ $line ]]; do # HOST slots=N, or HOST:N, of which mpirun and the other launchers get the same numbers
+  [[ $line != '#'* && $line = *[![:space:]]* ]] || continue
+  [[ $line =~ $understood && " ${logins[*]} " != *" ${BASH_REMATCH[1]} "* ]] ||
+    { echo "$HOSTFILE: '$line' is not USER@HOST slots=N, for N processes, or names a host twice: correct it" >&2 && exit 2; }
+  logins+=("${BASH_REMATCH[1]}") hosts+=("${BASH_REMATCH[1]#*@}") slots+=("${BASH_REMATCH[5]}")
+  ssh -n -o BatchMode=yes -- "${logins[-1]}" "test -w ${LOGS@Q}" >&2 || # without a password
+    { echo "${logins[-1]} cannot write to $LOGS, or refuses the login: set LOGS to a folder that all hosts see" >&2 && exit 1; }
+  echo "${logins[-1]} slots=${slots[-1]}"
+done <"$HOSTFILE" >"$LOGS/hosts"
+((${#hosts[@]})) || { echo "$HOSTFILE names no host: write a line HOST slots=N for each" >&2 && exit 2; }
+HOSTFILE=$LOGS/hosts
 echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
@@ -30,4 +39,10 @@ start_on() { # host, command ...: in the background. With a terminal (-tt) what 
 }
 wait_for_all() { # the first failure ends all: not every launcher tells the other hosts
   for _ in "${started[@]}"; do wait -n || exit; done
+}
+with_all_hosts() { # command with mpirun: a program may be right although mpirun starts all processes on one host
+  local reached
+  reached=$(mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" hostname | sort -u | wc -l)
+  ((reached == ${#hosts[@]})) || { echo "mpirun starts processes on $reached of ${#hosts[@]} hosts: correct its mapping policy; set here: ${!OMPI_MCA_rmaps@} ${!PRTE_MCA_rmaps@}" >&2 && exit 1; }
+  exec "$@"
 }

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -68,8 +69,7 @@ class Variables {
     if (const auto colon = value.find(':'); name == "PET_NNODES" && value.substr(0, colon) == value.substr(colon + 1))
       value.resize(std::min(colon, value.size()));  // torchrun's MIN:MAX
     if (const auto number = parse_decimal<int>(value)) return FromVariable<int>{*number, std::string(name)};
-    throw UsageError(fmt::format("{} is not a number from 0 to {}: correct it, or unset what the launcher did not set",
-                                 show(name), INT_MAX));
+    throw UsageError(fmt::format("{} is not a number from 0 to {}: correct it", show(name), INT_MAX));
   }
 
   int number_or_0(std::string_view name) const { return number(name).value_or(FromVariable<int>{}).value; }
@@ -157,9 +157,8 @@ void require_less(const FromVariable<int>& low, const FromVariable<int>& high, b
   const auto name = [](const FromVariable<int>& given, const char* otherwise) {
     return given.variable.empty() ? otherwise : given.variable;
   };
-  throw UsageError(fmt::format("{}={} {} {}={}: correct one of them, or unset what the launcher did not set",
-                               name(low, "the rank"), low.value, or_equal ? "exceeds" : "must be less than",
-                               name(high, "the size"), high.value));
+  throw UsageError(fmt::format("{}={} {} {}={}: correct one of them", name(low, "the rank"), low.value,
+                               or_equal ? "exceeds" : "must be less than", name(high, "the size"), high.value));
 }
 
 // Of the rows: what is special about a launcher.
@@ -184,9 +183,13 @@ void under_torchrun(const Variables& variables, Launch& launch) {
 
 void under_mpirun(const Variables&, Launch& launch) { launch.under_mpi = true; }
 
+void under_pmi(const Variables& variables, Launch& launch) {
+  launch.under_mpi = variables.has("PMI_RANK") || variables.has("PMIX_RANK");
+}
+
 // Cray's mpiexec sets the world size for PMI only.
 void under_pals(const Variables& variables, Launch& launch) {
-  launch.under_mpi = variables.has("PMI_RANK") || variables.has("PMIX_RANK");
+  under_pmi(variables, launch);
   if (!variables.has("PBS_NODEFILE")) return;
   if (launch.world_size.variable.empty() && launch.local_size)
     launch.world_size = {
@@ -269,9 +272,11 @@ void in_pod(const Variables& variables, Launch& launch) {
   launch.master_port = {place.port, std::string(endpoint)};
 }
 
-void in_bcp(const Variables& variables, Launch& launch) {
+// A replica of BCP, or a pod of a LeaderWorkerSet.
+void in_replica(const Variables& variables, Launch& launch) {
   count_processes(variables, launch, {"NGC_NTASKS_PER_NODE", "NGC_GPUS_PER_NODE"});
-  if (launch.master_address.value.empty()) launch.master_address = variables.address("NGC_MASTER_ADDR");
+  for (const std::string_view leader : {"NGC_MASTER_ADDR", "LWS_LEADER_ADDRESS"})
+    if (launch.master_address.value.empty()) launch.master_address = variables.address(leader);
   if (launch.master_port.value == 0 && !launch.master_address.value.empty()) launch.master_port = {customary_port, ""};
 }
 
@@ -352,6 +357,11 @@ constexpr Row table[] = {
      {"PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"},
      under_pals,
      "PALS_APID"},
+    {"Flux",  // with RANK and the related variables of a launcher inside it, that one
+     {"FLUX_TASK_RANK", "!RANK|!LOCAL_RANK|!WORLD_SIZE|MNRUN_STORE|CLUSTER_STORE|RANK=$FLUX_TASK_RANK"},
+     {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "", "", "FLUX_JOB_NNODES"},
+     under_pmi,
+     "FLUX_JOB_ID"},
     {"srun --mpi=pmi2",
      {"PMI_RANK", "SLURM_STEP_ID", "SLURM_LOCALID", rank_is_sruns, size_is_sruns},
      srun_numbers("PMI_RANK", "PMI_SIZE"),
@@ -399,8 +409,12 @@ constexpr Row table[] = {
     {"BCP replica",  // a job of type MPIJob starts one replica
      {"NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NGC_ARRAY_TYPE!=MPIJob"},
      nodes("NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"),
-     in_bcp,
+     in_replica,
      "NGC_JOB_ID"},
+    {"LeaderWorkerSet pod",
+     {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE"},
+     nodes("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
+     in_replica},
     // A job's script is task 1. Slurm also sets these variables, for scripts that were written for PBS.
     {"pbsdsh",
      {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
@@ -444,8 +458,8 @@ Launch read_row(const Row& row, const Variables& variables) {
                                     {row.numbers.world_size, &launch.world_size},
                                     {row.numbers.local_rank, &launch.local_rank}})
     if (!name.empty() && value->variable.empty())
-      throw UsageError(fmt::format("{}, but {} is not set: start the program with {} itself, or unset {}",
-                                   variables.show(row.known_by[0]), name, row.launcher, row.known_by[0]));
+      throw UsageError(fmt::format("{}, but {} is not set: start the program with {} itself",
+                                   variables.show(row.known_by[0]), name, row.launcher));
   return launch;
 }
 
@@ -494,6 +508,37 @@ void require_consistent(const Launch& launch) {
                      ", but MASTER_PORT is not set: set it to a port that is free on that host");
 }
 
+// Two variables by which a launcher that the table lacks says that there are several processes or nodes: their names
+// begin with the same word, as those of VC_TASK_INDEX and VC_WORKER_NUM. A task of a job array (..._TASK_COUNT) and a
+// shard of a test suite (CI_NODE_INDEX of CI_NODE_TOTAL) are alone; so are the scripts of Slurm, PBS and LSF, which
+// have ranks.
+std::optional<std::pair<std::string, std::string>> signs_of_others(const Environment& environment) {
+  const std::string first =  // with these words begin the sizes and numbers of other things
+      "(?!(SLURM|PBS|LSB|BATCH|BLOCK|BUILD|BUFFER|CACHE|CHUNK|CORE|CPU|DATA|FILE|GPU|IMAGE|JOB|PAGE|POOL|RUN|TEST)_)"
+      "_?[^_]+_";
+  const std::string one =
+      "(NODE|WORKER|PROC|PROCESS|RANK|HOST|REPLICA|TRAINER|MACHINE|MEMBER|POD|PEER|GROUP|WORLD|SLICE)";
+  const std::regex index(first + "(.*RANK(ID)?|.*PROC(ID|NO)|(.*_)?(TASK|ROLE|" + one + ")_?(INDEX|ID|NO)|INDEX|ID)");
+  const std::regex count(first + "(.*N(UM_)?(TASK|" + one + ")(S|ES)?|(.*_)?" + one +
+                         "S?_(SIZE|NUM|COUNT)|SIZE|NUM|COUNT)");
+  const std::regex this_host(first + "(.*_)?CURRENT_HOST"), hosts(first + "(.*_)?(HOSTS|HOSTNAMES)");
+  for (const auto& [name, value] : environment) {
+    const auto number = parse_decimal<std::int64_t>(value);
+    if (!(number && std::regex_match(name, index)) && !std::regex_match(name, this_host)) continue;
+    const std::string word = name.substr(0, name.find('_', 1) + 1);
+    if (word == "PMI_" || word == "PMIX_" || name == "NODE_RANK") return {{name, name}};
+    std::int64_t entries = 0;  // of all lists of hosts
+    for (const auto& [other, text] : environment) {
+      if (!other.starts_with(word)) continue;
+      if (std::regex_match(other, hosts)) entries += 1 + std::ranges::count(text, ',');
+      const auto several = parse_decimal<std::int64_t>(text).value_or(0);
+      if (entries > 1 || (several > 1 && several >= number.value_or(0) && std::regex_match(other, count)))
+        return {{name, other}};
+    }
+  }
+  return std::nullopt;
+}
+
 // For a process that no launcher of the table started: throws if its variables say that there are others, because it
 // would take itself for the only one.
 void require_alone(const Variables& variables, const Environment& environment) {
@@ -508,24 +553,13 @@ void require_alone(const Variables& variables, const Environment& environment) {
       for (const std::string_view other : {"RANK", "WORLD_SIZE", "LOCAL_RANK"})
         if (!variables.has(other))
           throw UsageError(
-              fmt::format("{0} without {1}: also set {1}, or unset {2}", variables.show(name), other, name));
-  for (const auto& [name, value] : environment) {
-    if (!parse_decimal<std::int64_t>(value) || name.starts_with("SLURM_")) continue;  // a batch script has SLURM_PROCID
-    const auto ends_with = [](std::string_view text, std::initializer_list<std::string_view> ends) {
-      return std::ranges::any_of(ends, [&](std::string_view end) { return text.ends_with(end); });
-    };
-    const std::string_view launcher = std::string_view(name).substr(0, name.find('_') + 1);
-    if (!ends_with(name, {"RANK", "RANKID", "_PROCID", "_NODE_INDEX"}) && name != "PMI_ID") continue;
-    const bool several = std::ranges::any_of(environment, [&](const auto& other) {
-      return other.first.starts_with(launcher) && parse_decimal<std::int64_t>(other.second).value_or(1) > 1 &&
-             ends_with(other.first, {"SIZE", "NPROCS", "NRANKS", "NTASKS", "NNODES", "NUM_NODES"});
-    });
-    if (launcher == "PMI_" || launcher == "PMIX_" || (several && !launcher.empty()))
-      throw UsageError(
-          variables.show(name) +
-          " is set, but this program does not know its launcher: start it with mpirun (without -pmi-port), "
-          "srun or mnrun, or unset the variable");
-  }
+              fmt::format("{} without {}: set RANK, WORLD_SIZE and LOCAL_RANK", variables.show(name), other));
+  if (const auto signs = signs_of_others(environment))
+    throw UsageError(fmt::format(
+        "{}{} says that there are several processes or nodes, but their launcher is not known here: start the "
+        "program with mpirun (without -pmi-port), srun or torchrun, or with mnrun and its --nnodes, "
+        "--node-rank and --master-addr; for one process set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1",
+        variables.show(signs->first), signs->second == signs->first ? "" : " beside " + variables.show(signs->second)));
 }
 
 // The launcher's process that is an ancestor of this one: "mpirun (pid 12)"; "" if there is none. A login begins anew,
@@ -570,7 +604,7 @@ constexpr auto process_variables = std::to_array<std::string_view>(
      "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
      // Horovod, jsrun
      "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
-     "JSM_NAMESPACE_*", "PALS_*",
+     "JSM_NAMESPACE_*", "PALS_*", "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
      // srun: its tasks, not its job
      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
      "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
