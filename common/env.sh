@@ -28,7 +28,7 @@ if tail -n +2 /proc/net/route 2>/dev/null | grep -q .; then
 fi
 
 # By default each process starts one OpenMP thread per core, and the threads of all processes compete for the cores.
-export OMP_NUM_THREADS="${OMP_NUM_THREADS-1}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # Debian 12's OpenBLAS 0.3.21 takes the kernels of a Pentium 4 for an Intel processor that it does not know, and a matrix
 # product then takes three times as long. All that have this instruction set can use SkylakeX's.

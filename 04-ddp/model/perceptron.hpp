@@ -59,8 +59,9 @@ class PerceptronOn {
   // Where backward() puts the gradients, in Flat's order.
   std::span<T> gradient_storage() { return gradients_.span(); }
 
-  // A step is load(), and then the others. The batch stays as it is until backward() has returned (on a GPU: until
-  // load() has). Throws as require_fit().
+  // A step is load(), and then the others in this order; without update() where gradients are added up, or without
+  // backward(), too, where the model is evaluated. Another order throws std::logic_error. The batch stays as it is
+  // until backward() has returned (on a GPU: until load() has). load() throws as require_fit().
   void load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate = 0);
   void load(const data::Batch<T>&& batch, const Dropout& dropout, double learning_rate = 0) = delete;
   void forward();  // adds to the totals
@@ -80,8 +81,14 @@ class PerceptronOn {
   std::vector<T> copy(std::span<T> memory);
   const T* units(std::size_t layer) { return layer == 0 ? inputs_.data() : units_[layer - 1]->data(); }
   const T* weights(std::size_t layer) { return parameter(2 * layer - 2).data(); }
+  enum class Done { nothing, load, forward, backward };
+  void next(Done before, Done now, const char* call) {
+    if (done_ != before) throw std::logic_error(std::string("Perceptron::") + call + "() without the call before it");
+    done_ = now;
+  }
   template <class Optimizer>
   void update_by(Optimizer& optimizer) {
+    next(Done::backward, Done::nothing, "update");
     optimizer.begin_step(device_, settings_);
     device_.each(flat_.size(), optimizer.operation(0, parameters_.data(), gradients_.data(), settings_));
   }
@@ -99,6 +106,7 @@ class PerceptronOn {
   Buffer<std::uint8_t> rights_;
 
   // The batch: capacity x features, capacity x outputs or labels, and the samples' numbers.
+  Done done_ = Done::nothing;
   std::size_t batch_ = 0;
   Input<T> inputs_, targets_;
   Input<std::uint8_t> labels_;
@@ -148,6 +156,7 @@ void PerceptronOn<T, D>::initialize(std::uint64_t seed) {
 template <class T, class D>
 void PerceptronOn<T, D>::load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate) {
   require_fit(architecture_, capacity_, batch, dropout);
+  done_ = Done::load;
   batch_ = batch.size();
   inputs_.load(device_, batch.inputs);
   if (by_label())
@@ -160,6 +169,7 @@ void PerceptronOn<T, D>::load(const data::Batch<T>& batch, const Dropout& dropou
 
 template <class T, class D>
 void PerceptronOn<T, D>::forward() {
+  next(Done::load, Done::forward, "forward");
   for (std::size_t l = 1; l <= layers(); ++l) {
     const std::size_t n = architecture_.sizes[l];
     const T* const bias = parameter(2 * l - 1).data();
@@ -179,6 +189,7 @@ void PerceptronOn<T, D>::forward() {
 
 template <class T, class D>
 void PerceptronOn<T, D>::backward(const std::function<void(std::size_t)>& ready, bool add) {
+  next(Done::forward, Done::backward, "backward");
   for (std::size_t l = layers(); l >= 1; --l) {
     const std::size_t n = architecture_.sizes[l], below = architecture_.sizes[l - 1];
     const T* const errors = errors_[l - 1]->data();

@@ -148,6 +148,19 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
   EXPECT_GT(largest, 0.1) << "gradients of 0 would prove nothing";
 }
 
+TEST(Perceptron, CallsInAnotherOrderAreErrors) {
+  Trained<double> t;
+  model::Sgd<double> sgd(t.perceptron.parameters());
+  const data::Batch<double> batch = some_batch(3);
+  EXPECT_THROW(t.perceptron.forward(), std::logic_error);
+  t.forward(batch, {});
+  EXPECT_THROW(t.perceptron.forward(), std::logic_error) << "twice";
+  EXPECT_THROW(t.perceptron.update(sgd), std::logic_error) << "by gradients of the batch before";
+  t.perceptron.backward([](std::size_t) {});
+  t.perceptron.update(sgd);
+  EXPECT_THROW(t.perceptron.update(sgd), std::logic_error) << "twice";
+}
+
 // By hand: where PyTorch's torch.tensor(outputs).argmax() is.
 TEST(Accuracy, CountsTheFirstLargestOutputAndNanAsTheLargest) {
   constexpr float x = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();

@@ -114,7 +114,7 @@ void run_head(multinode::StorePlace place, const multinode::Signals& signals,
               const std::function<void(const multinode::StorePlace&)>& ready) {
   const auto server = multinode::serve_at(place, false);
   place.port = server->port();
-  Head head(place);
+  Head head({server->endpoint(), place.token});
   ready(place);
   head.serve(signals);
 }

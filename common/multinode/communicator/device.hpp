@@ -57,11 +57,18 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   cudaEvent_t get() const { return event_; }
-  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream)); }
-  void hold_back(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0)); }
+  void record(cudaStream_t stream) {
+    check(cudaEventRecord(event_, stream));
+    recorded_ = true;
+  }
+  void hold_back(cudaStream_t stream) const {
+    if (!recorded_) throw std::logic_error("Event::hold_back() before record()");  // for CUDA it has happened
+    check(cudaStreamWaitEvent(stream, event_, 0));
+  }
 
  private:
   cudaEvent_t event_{};
+  bool recorded_ = false;
 };
 
 // `count` uninitialized elements of memory of the current device. The copies are asynchronous: `host` must stay valid

@@ -159,6 +159,9 @@ bool ChildProcess::poll(int flags) {
   return true;
 }
 
-void ChildProcess::signal(int number) const { kill(own_group_ ? -pid_ : pid_, number); }
+void ChildProcess::signal(int number) const {
+  if (pid_ < 0) throw std::logic_error("ChildProcess::signal() after it was moved from");  // -1: all processes
+  kill(own_group_ ? -pid_ : pid_, number);
+}
 
 }  // namespace multinode

@@ -4,6 +4,7 @@
 #include <multinode/world/program.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <iostream>
 #include <thread>
 
@@ -15,6 +16,14 @@ int status_of(const std::exception& e) {
   if (dynamic_cast<const UsageError*>(&e)) return exit_usage;
   if (dynamic_cast<const HardwareAbsent*>(&e)) return exit_hardware_absent;
   return exit_wrong;
+}
+
+// Gloo and files do not say which limit it is.
+std::string text_of(const std::exception& e) {
+  const std::string text = e.what();
+  return text + (text.find("Too many open files") != text.npos && text.find("ulimit") == text.npos
+                     ? limit_of_files(EMFILE)
+                     : "");
 }
 
 int agreed(World& world, int status) {
@@ -52,11 +61,11 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
       }
       return status;
     } catch (const std::exception& e) {
-      world.watchdog().fail(e.what(), status_of(e));
+      world.watchdog().fail(text_of(e), status_of(e));
     }
   } catch (const std::exception& e) {
     if (prints)
-      std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
+      std::cerr << program.name + ": " + text_of(e) + "\n" << std::flush;
     else  // rank 0 prints this. A launcher may kill it as soon as this rank fails, so let the launcher kill this one
       std::this_thread::sleep_for(std::chrono::seconds(1));
     libraries().abort_mpi(status_of(e));
