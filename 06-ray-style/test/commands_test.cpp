@@ -61,15 +61,6 @@ TEST_F(Commands, RunsInAFolderWhoseNameIsNoUtf8) {
   EXPECT_SAYS(result.out, ") " + here + "\n");
 }
 
-TEST_F(Commands, AJobKnowsItsAttempt) {
-  const auto node = start_node(1);
-  const std::string text = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
-  const Result once = result_of({"--num-workers", "1", "--max-failures", "1"}, text);
-  EXPECT_EQ(once.status, 0) << once.all();
-  EXPECT_EQ(occurrences(once.out, ") right\n"), 1u) << once.out;
-  EXPECT_EQ(result_of({"--num-workers", "1"}, text).status, 1);
-}
-
 // Lines of every length, in pieces of every length, until the client reads again: then they wait in the pipe.
 TEST_F(Commands, AllOutputArrivesAlsoAtASuspendedClient) {
   const auto node = start_node(1);

@@ -2,7 +2,6 @@
 #include "tree.hpp"
 
 #include <gtest/gtest.h>
-#include <test/support/json_lines.hpp>
 #include <test/support/program_test.hpp>
 
 #include <tuple>
@@ -52,20 +51,6 @@ TEST(RdmaTune, UnreadableFilesAreNamedAndTheRestIsThere) {
   const Tree loop("L /sys/class/infiniband/mlx5_0 -> mlx5_0");
   EXPECT_EQ(tune(loop).status, 3);
   EXPECT_EQ(tune(loop, {"check"}).status, 3);
-}
-
-TEST(RdmaTune, Json) {
-  const Tree tree = Tree::load("s4-vlan");
-  const std::string file = (tree / "result.json").string();
-  ASSERT_EQ(tune(tree, {"--json", file}).status, 0);
-  const nlohmann::json json = multinode::testing::json_lines(file).at(0);
-  EXPECT_FALSE(json.at("node").get<std::string>().empty());
-  EXPECT_EQ(json.at("rdma"), true);
-  const auto& port = json.at("ports").at(0);
-  EXPECT_EQ(port.at("gid_index"), 1);
-  EXPECT_EQ(port.at("gid"), "192.168.77.1");
-  EXPECT_EQ(port.at("link_layer"), "Ethernet");
-  EXPECT_EQ(port.at("mtu"), 1024);
 }
 
 TEST(RdmaTune, SaysWhatNcclTakes) {

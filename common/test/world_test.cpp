@@ -293,12 +293,6 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
   EXPECT_SAYS_ONCE(output_of(results), "the ranks differ: program is ");
 }
 
-TEST(World, AWrongLocalSizeIsRefused) {
-  const auto results = Group(2, {}, {{"LOCAL_WORLD_SIZE", "3"}}).wait();
-  EXPECT_EQ(results[0].status, 2) << output_of(results);
-  EXPECT_SAYS(output_of(results), "LOCAL_WORLD_SIZE");
-}
-
 TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
   const struct {
     std::string option;

@@ -90,8 +90,8 @@ def quote(text):
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def wait(processes, seconds=None, until_all=False, first_decides=False):
-    """The status of all: the first that is not 0, which ends the others, unless until_all.
+def wait(processes, seconds=None, first_decides=False):
+    """The status of all: the first that is not 0, which ends the others.
 
     With first_decides the end of the first process ends the others, too.
     """
@@ -102,7 +102,7 @@ def wait(processes, seconds=None, until_all=False, first_decides=False):
         while True:
             running = [process for process in processes if process.poll() is None]
             failed.update({id(process): process.returncode for process in processes if process.returncode})
-            if not running or (failed and not until_all) or (first_decides and processes[0] not in running):
+            if not running or failed or (first_decides and processes[0] not in running):
                 return next(iter(failed.values()), 0)
             if deadline and time.monotonic() > deadline:
                 print(f"after {seconds} s the time is over", file=sys.stderr)
