@@ -133,19 +133,4 @@ TEST(System, GarbageIsUnknown) {
   EXPECT_EQ(bad.ports[0].gids[3].net_device, "");
 }
 
-TEST(Gid, KindsOfAddresses) {
-  const auto gid = [](std::initializer_list<int> bytes) {
-    Gid result;
-    std::ranges::transform(bytes, result.address.begin(), [](int b) { return static_cast<std::uint8_t>(b); });
-    return result;
-  };
-  const Gid v4 = gid({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 169, 254, 1, 2});
-  EXPECT_TRUE(v4.is_ipv4() && v4.is_ipv4_link_local() && !v4.is_link_local());
-  EXPECT_EQ(v4.text(), "169.254.1.2");
-  const Gid local = gid({0xfe, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1});
-  EXPECT_TRUE(local.is_link_local() && !local.is_ipv4());
-  EXPECT_FALSE(gid({0xfe, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}).is_link_local());
-  EXPECT_EQ(gid({0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}).text(), "fd00:77::1");
-}
-
 }  // namespace system_test

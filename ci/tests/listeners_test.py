@@ -1,7 +1,7 @@
 """Checks the table of listeners in SECURITY.md: starts a job of each kind and lists the sockets on which its processes
 listen.
 
-usage: listeners_test.py --build FOLDER [KIND...]
+usage: listeners_test.py --build FOLDER
 
 A row of the table is | job | process | listens on | from, to | ... |. "Listens on" is one of
   loopback              127.0.0.0/8, ::1, or a Unix socket
@@ -120,7 +120,6 @@ def check(kind, must, may, address, build):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--build", required=True)
-    parser.add_argument("kinds", nargs="*")
     options = parser.parse_args()
     table = rows((ROOT / "SECURITY.md").read_text())
     build = pathlib.Path(options.build).resolve()
@@ -128,7 +127,7 @@ def main():
         sys.exit(77)
     addresses = [a for a in subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split() if "." in a]
     wrong = False
-    for kind in options.kinds or JOBS:
+    for kind in JOBS:
         if kind not in table:
             print(f"WRONG  SECURITY.md has no row for {kind}")
             wrong = True
