@@ -96,15 +96,10 @@ def check(kind, must, may, address, build):
             job = subprocess.Popen(["bash", "-c", command], cwd=folder, stdout=out, stderr=out, start_new_session=True)
         seen, end = set(), time.monotonic() + LIMIT
         try:
-            settled = None  # when all rows were there; what listens later is seen, too
-            while time.monotonic() < end:
+            while time.monotonic() < end and job.poll() is None:
                 seen |= listeners_of(job.pid)
-                if job.poll() is not None:
-                    break
-                if settled is None and (seen >= must or seen - must - may):
-                    settled = time.monotonic() + 3
-                if settled and time.monotonic() > settled:
-                    break
+                if seen >= must or seen - must - may:
+                    end = min(end, time.monotonic() + 3)  # what listens later is seen, too
                 time.sleep(0.02)
         finally:
             subprocess.run(["kill", "-KILL", *processes_of(job.pid)], stderr=subprocess.DEVNULL, check=False)
