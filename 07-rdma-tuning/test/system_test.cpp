@@ -2,7 +2,6 @@
 
 #include "tree.hpp"
 
-#include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
 #include <gtest/gtest.h>
@@ -90,13 +89,6 @@ TEST(System, InNaturalOrder) {
   std::string names;
   for (const Device& d : read_system(tree.sys()).devices) names += d.name + " ";
   EXPECT_EQ(names, "ibp3s0 mlx4_0 mlx5_1 mlx5_9 mlx5_10 mlx5_bond_0 ");
-}
-
-TEST(System, NothingThere) {
-  const Tree tree;
-  const System system = read_system(tree.sys());
-  EXPECT_TRUE(system.devices.empty() && system.net_devices.empty() && !system.has_gpu && system.problems.empty());
-  EXPECT_THROW(read_system(tree.sys() / "nothing"), multinode::UsageError);
 }
 
 // What a file of sysfs should not hold is unknown, reaches no terminal, and does not touch the other device.

@@ -117,9 +117,7 @@ TEST(Refusal, NcclWithoutEmulatedGpus) {
     EXPECT_SAYS(result.err, says);
   }
 }
-#endif
 
-#ifdef EMULATED_GPU
 // Without Fabric Manager, for example. No backend must take the machine for one without a GPU.
 TEST(Refusal, AGpuThatCudaCannotUse) {
   auto environment = testing::on_emulated_gpus();
