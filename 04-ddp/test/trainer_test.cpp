@@ -69,6 +69,12 @@ ddp::Restored Number::restore(const std::vector<fs::path>& newest_first, const n
   return ddp::load_checkpoint(*Training::world_, newest_first, blocks_, hyperparameters);
 }
 
+TEST_F(Training, TheHashOfParametersIsTheirFnv1a) {
+  std::vector<float> one{1};
+  const ddp::NamedBlock block{"one", {1}, std::span(one)};
+  EXPECT_EQ(ddp::hash_of({&block, 1}), 0x4b72477f9c5c2f98u);  // of the bytes 00 00 80 3f, by another program
+}
+
 TEST_F(Training, ParametersThatAreNotFiniteAtTheEndAreAnError) {
   std::vector<double> numbers{1, 2};
   const ddp::NamedBlock block{"numbers", {2}, std::span(numbers)};
