@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,6 +74,7 @@ class Reducer {
 
   void begin() {
     const std::lock_guard lock(mutex_);
+    if (std::exchange(open_, true)) throw std::logic_error("Reducer: begin() without the wait() of the step before");
     for (Bucket& b : buckets_) b.missing = b.parameters;
     complete_ = reduced_ = 0;
   }
@@ -88,6 +90,7 @@ class Reducer {
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return reduced_ == buckets_.size(); });
+    open_ = false;
   }
 
  private:
@@ -112,6 +115,7 @@ class Reducer {
   std::span<float> gradients_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
+  bool open_ = false;                       // between begin() and wait()
   std::size_t complete_ = 0, reduced_ = 0;  // the first so many buckets
   std::jthread thread_;                     // the last member: it ends before the others are destroyed
 };

@@ -30,9 +30,14 @@ void send_output(const multinode::Descriptor& pipe, pid_t pid) {
   const multinode::Environment environment = multinode::current_environment();
   const auto place = multinode::parse_store_place(environment.at("CLUSTER_STORE"), "CLUSTER_STORE");
   const std::string& rank = environment.at("RANK");
-  // It waits for a client that is suspended (Ctrl-Z). TCP notices one whose host is gone.
-  multinode::TcpStore store(place, std::chrono::hours(24 * 365), {.token = place.token}, 10s);
-  Sender out(store, fmt::format("output/{}/{}", environment.at("CLUSTER_RESTART_COUNT"), rank));
+  // A client that is suspended (Ctrl-Z) is waited for. TCP notices one whose host is gone.
+  std::optional<multinode::TcpStore> store;
+  while (!store) try {
+      store.emplace(place, std::chrono::hours(24 * 365), multinode::protocol::Hello{.token = place.token}, 10s);
+    } catch (const multinode::StoreTimeout& late) {
+      if (!std::string_view(late.what()).ends_with("it accepts the connection but does not answer")) throw;
+    }
+  Sender out(*store, fmt::format("output/{}/{}", environment.at("CLUSTER_RESTART_COUNT"), rank));
   const std::string prefix = fmt::format("(worker {}, {}, {}) ", rank, multinode::host_name(), pid);
   std::string begun;  // a line without its end
   std::array<char, 8 << 10> bytes;
