@@ -304,16 +304,27 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
   const auto refuse = [&] { refuse_to_write(checkpoints, file.filename().string() + ": " + std::strerror(errno)); };
   if (every_user_can_write_to(folder_of(file)))
     refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
-  fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd_) refuse();
+  struct stat of_folder {};
+  struct stat of_file {};
+  if (::stat(folder_of(file).c_str(), &of_folder) != 0 || ::fstat(fd_.get(), &of_file) != 0) refuse();
+  if (!S_ISREG(of_file.st_mode)) refuse_to_write(checkpoints, file.filename().string() + " is not a regular file");
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK)
-      refuse_to_write(checkpoints, fmt::format("the run on {} writes there; wait until it ends, or name another folder "
-                                               "(if that host is gone, remove {})",
-                                               multinode::read_text(file).value_or("another host"), file.string()));
+    if (errno == EWOULDBLOCK) {
+      std::string holder(200, '\0');
+      holder.resize(std::size_t(std::max<ssize_t>(0, ::pread(fd_.get(), holder.data(), holder.size(), 0))));
+      holder.resize(std::min(holder.size(), holder.find('\n')));
+      refuse_to_write(checkpoints,
+                      fmt::format("the run on {} writes there; wait until it ends, or name another folder "
+                                  "(if that host is gone, remove {})",
+                                  holder.empty() ? "another host" : multinode::one_line(holder), file.string()));
+    }
     if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS) refuse();  // else this file system has no locks
   }
-  ::fchmod(fd_.get(), 0666);  // for the next run, also a colleague's: the folder says who may write
+  // For the next run: also a colleague's, if the folder is the group's. Nobody else can lock it, or write to it.
+  const bool shared = (of_folder.st_mode & S_IWGRP) != 0 && ::fchown(fd_.get(), uid_t(-1), of_folder.st_gid) == 0;
+  ::fchmod(fd_.get(), shared ? 0660 : 0600);
   if (::ftruncate(fd_.get(), 0) == 0)
     ::dprintf(fd_.get(), "host %s, pid %d\n", multinode::host_name().c_str(), ::getpid());
 }

@@ -202,7 +202,7 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
 TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
   const TemporaryFolder parent;
   const std::string path = parent.path(), temporary = "step-0000000001.checkpoint.tmp";
-  ASSERT_TRUE(getuid() != 0 || chown(path.c_str(), 65534, 0) == 0);
+  ASSERT_EQ(chmod(path.c_str(), 0770), 0);
   std::optional<ddp::CheckpointFolder> first(path);
   write_file(parent / temporary, {});
   const auto expect_refused = [&] {
@@ -214,13 +214,20 @@ TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
   };
   const auto become = [](uid_t user) { return getuid() != 0 || seteuid(user) == 0; };
   expect_refused();
-  ASSERT_TRUE(become(65534));  // a colleague, who must not write to root's files
+  EXPECT_EQ(fs::status(path + "/lock").permissions(), fs::perms(0660));
+  ASSERT_TRUE(become(65534));  // a colleague of the same group
   expect_refused();
   ASSERT_TRUE(become(0));
   first.reset();
   ASSERT_TRUE(become(65534));
   EXPECT_NO_THROW(ddp::CheckpointFolder second(path));
   ASSERT_TRUE(become(0));
+  ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  const ddp::CheckpointFolder own(path);
+  EXPECT_EQ(fs::status(path + "/lock").permissions(), fs::perms(0600));
+  std::ofstream(path + "/lock") << "\33]0;a title\7 of a stranger";
+  EXPECT_SAYS(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder second(path); }),
+              "the run on ?]0;a title? of a stranger writes there");
   EXPECT_EQ(names_in(path), std::vector<std::string>{"lock"});
 }
 
