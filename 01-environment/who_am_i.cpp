@@ -66,7 +66,7 @@ std::string sign_of_others() {
       "_?[^_]+_";
   const std::string one =
       "(NODE|WORKER|PROC|PROCESS|RANK|HOST|REPLICA|TRAINER|MACHINE|MEMBER|POD|PEER|GROUP|WORLD|SLICE)";
-  const std::regex index(first + "(.*RANK(ID)?|.*PROC(ID|NO)|(.*_)?(TASK|ROLE|" + one + ")_?(INDEX|ID|NO)|INDEX|ID)");
+  const std::regex index(first + "(.*RANK(ID)?|(.*_)?(TASK|ROLE|" + one + ")_?(INDEX|ID|NO)|INDEX|ID)");
   const std::regex count(first + "(.*N(UM_)?(TASK|" + one + ")(S|ES)?|(.*_)?" + one +
                          "S?_(SIZE|NUM|COUNT)|SIZE|NUM|COUNT)");
   const std::regex this_host(first + "(.*_)?CURRENT_HOST"), hosts(first + "(.*_)?(HOSTS|HOSTNAMES)");
