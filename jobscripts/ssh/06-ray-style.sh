@@ -6,7 +6,8 @@ source "$(dirname "$0")/job.sh" # it and hostfile have lines to change, too
 
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all hosts must see it
 : "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # EDIT: your program for Ray; copy ray_node.sh beside it
-PATH=$RAY/bin:$PATH ray get-auth-token --generate >/dev/null # a token in ~/.ray, which all nodes must see: without it anybody can start programs
+(umask 077 && PATH=$RAY/bin:$PATH ray get-auth-token --generate >/dev/null) # a token in ~/.ray, which all nodes must see: without it anybody can start programs
+chmod 600 "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}" # Ray made it readable for all users
 variables+=(RAY_AUTH_MODE=token)
 for node in "${!hosts[@]}"; do
   start_on "${logins[node]}" env "PATH=$RAY/bin:$PATH" bash "${TRAIN%/*}/ray_node.sh" "$node" "${hosts[0]}:$MASTER_PORT" "${slots[node]}"
