@@ -58,6 +58,7 @@ int number(const char* variable) {
 
 // For a process that believes no launcher: what says that there may be others; empty if nothing does. The variables of
 // a launcher that the list lacks begin with the same word: X_TASK_INDEX=0 beside X_WORKER_NUM=2, or beside X_HOSTS=a,b.
+// mnrun has the same patterns (common/multinode/launch/launch.cpp), and 01.Mnrun.AndWhoAmIRefuse... compares the two.
 std::string sign_of_others() {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE"})
     if (is_set(name)) return show(name) + " is set";
@@ -124,7 +125,7 @@ int main() {
   else
     std::printf("%s: node %d of %d, says %s: start the processes of this node with torchrun or mnrun\n", verdict, rank,
                 size, believed->name);
-  // Each task of srun may have started a launcher of its own.
+  // If srun started this launcher, it also started one in each of its other tasks.
   const bool own = believed == &launchers[0] ? number("GROUP_WORLD_SIZE") == 1 : believed == &launchers[1];
   if (own && rank == 0 && number("SLURM_STEP_NUM_TASKS") > 1)
     std::printf(

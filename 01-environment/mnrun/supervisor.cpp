@@ -98,7 +98,7 @@ class NodeAttempt {
       const Verdict failure{status,
                             fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
                                         agents_.this_agent().host, group_.child(i).pid(), text_of(ending)) +
-                                (ending.signal == SIGKILL ? memory_.reason() : ""),
+                                (ending.signal == SIGKILL ? memory_.reason(multinode::OomWatch::see_dmesg) : ""),
                             again};
       stop(failure.kill_delay);
       agents_.propose(failure);

@@ -233,8 +233,8 @@ TEST(Mnrun, StartErrorsAreOneLine) {
   }
 }
 
-// Each of the nodes of an unknown launcher would be a world of its own; a shard, a task of an array and a shell are
-// alone.
+// If mnrun ignored an unknown launcher, each node would run its own world. Shards of a test suite, tasks of an array
+// and shells may run alone.
 TEST(Mnrun, AndWhoAmIRefuseOnlyWhereOthersAre) {
   const struct {
     std::map<std::string, std::string> environment;

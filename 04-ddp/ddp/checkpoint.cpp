@@ -61,11 +61,6 @@ Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
 
-bool every_user_can_write_to(const fs::path& folder) {
-  struct stat found {};
-  return ::stat(folder.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0;
-}
-
 constexpr std::string_view before_step = "step-", after_step = ".checkpoint";
 
 // The step that a file is named for.
@@ -302,13 +297,13 @@ namespace {
 
 CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file) {
   const auto refuse = [&] { refuse_to_write(checkpoints, file.filename().string() + ": " + std::strerror(errno)); };
-  if (every_user_can_write_to(folder_of(file)))
-    refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
-  fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  if (!fd_) refuse();
   struct stat of_folder {};
   struct stat of_file {};
-  if (::stat(folder_of(file).c_str(), &of_folder) != 0 || ::fstat(fd_.get(), &of_file) != 0) refuse();
+  if (::stat(folder_of(file).c_str(), &of_folder) != 0) refuse();
+  if ((of_folder.st_mode & S_IWOTH) != 0)
+    refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
+  fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (!fd_ || ::fstat(fd_.get(), &of_file) != 0) refuse();
   if (!S_ISREG(of_file.st_mode)) refuse_to_write(checkpoints, file.filename().string() + " is not a regular file");
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {

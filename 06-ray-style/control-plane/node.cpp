@@ -89,7 +89,7 @@ class Node {
               {"attempt", rank.attempt},
               {"rank", rank.number},
               {"status", rank.keeper.ending()->as_exit_status()},
-              {"memory", rank.memory.reason()}});
+              {"memory", rank.memory.reason(multinode::OomWatch::see_dmesg)}});
         return true;
       });
       const auto text = from_head_.receive(turn);

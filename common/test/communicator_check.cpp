@@ -241,8 +241,8 @@ class Checker {
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
     refused("broadcast", [&] { c_.broadcast(block, -1); });
-    { const Work lost = c_.start_all_reduce(std::span<float>(), Reduction::sum, "nobody waits"); }
-    refused("Communicator::start_all_reduce(), 'nobody waits'", [&] { c_.barrier(); });
+    { const Work dropped = c_.start_all_reduce(std::span<float>(), Reduction::sum, "dropped"); }
+    refused("Communicator::start_all_reduce(), 'dropped'", [&] { c_.barrier(); });
   }
 
   template <class T, class Function>

@@ -108,7 +108,7 @@ TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {
 
 TEST(Limits, AKillForLackOfMemoryIsKnown) {
   const multinode::testing::TemporaryFolder root;
-  EXPECT_EQ(OomWatch(root.path()).reason(), " (if for lack of memory, \"dmesg\" says it)");
+  EXPECT_EQ(OomWatch(root.path()).reason(OomWatch::see_dmesg), " (if for lack of memory, \"dmesg\" says it)");
   const auto kills = [](int number) { return "low 0\noom 3\noom_kill " + std::to_string(number) + "\n"; };
   for (const auto& [cgroups, limit, own, parent] :
        {std::tuple("0::/job/task", "job/memory.max", "job/task/memory.events", "job/memory.events"),

@@ -2,6 +2,7 @@
 #include "verdict.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 
 #include <fmt/format.h>
@@ -215,8 +216,7 @@ std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::
       events.push_back(std::move(one));
     }
   }
-  const nlohmann::json all{{"displayTimeUnit", "ms"}, {"traceEvents", events}};
-  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // a file's name may be no UTF-8
+  return multinode::json_text({{"displayTimeUnit", "ms"}, {"traceEvents", events}}) + "\n";
 }
 
 }  // namespace who_waits

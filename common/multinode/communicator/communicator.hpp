@@ -128,7 +128,8 @@ class Communicator {
   Watchdog& watchdog_;
   int rank_, size_;
   int exceptions_ = std::uncaught_exceptions();
-  std::shared_ptr<const char*> lost_ = std::make_shared<const char*>();  // the operation that nobody waited for
+  std::shared_ptr<const char*> lost_ =
+      std::make_shared<const char*>();  // the operation whose Work was destroyed before wait()
 };
 
 // Collective. automatic: nccl if every rank has its own GPU, else mpi if MPI started the processes, else

@@ -111,9 +111,9 @@ Limits read_cgroup(const std::filesystem::path& root) {
   return limits;
 }
 
-std::string OomWatch::reason() const {
+std::string OomWatch::reason(std::string_view unknown) const {
   const Limits now = read_cgroup(root_);
-  if (!now.oom_kills || !before_) return " (if for lack of memory, \"dmesg\" says it)";
+  if (!now.oom_kills || !before_) return std::string(unknown);
   if (*now.oom_kills <= *before_) return "";
   return ": out of memory" +
          (now.memory_bytes ? " (limit " + std::to_string(*now.memory_bytes >> 20) + " MiB)" : std::string());

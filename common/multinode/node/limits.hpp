@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,8 +42,9 @@ Limits read_cgroup(const std::filesystem::path& root);
 class OomWatch {
  public:
   explicit OomWatch(std::filesystem::path root = "/") : root_(std::move(root)), before_(read_cgroup(root_).oom_kills) {}
-  // ": out of memory (limit 80 MiB)" if it has; ` (if for lack of memory, "dmesg" says it)` if that cannot be known; ""
-  std::string reason() const;
+  // ": out of memory (limit 80 MiB)" if it has, "" if it has not, and `unknown` where no counter can be read.
+  std::string reason(std::string_view unknown = "") const;
+  static constexpr std::string_view see_dmesg = " (if for lack of memory, \"dmesg\" says it)";
 
  private:
   std::filesystem::path root_;

@@ -181,10 +181,9 @@ Arbiter::Judgement Arbiter::judge(const LongWait& wait, const std::string& waiti
     const auto peer = ranks_.find(waiter.progress.peer);
     if (peer == ranks_.end()) return {waiting};
     const Progress& other = peer->second.progress;
-    const auto one_is = [&](std::string_view what) {
-      return (waiter.progress.name + other.name).find(what) != std::string::npos;
-    };
-    const bool lost = other.is_inside() && other.peer == me && one_is("end") && one_is("ecv");
+    const std::string names = waiter.progress.name + " " + other.name;  // such as send and recv, MPI_Recv and MPI_Isend
+    const bool lost =
+        other.is_inside() && other.peer == me && names.find("end") != names.npos && names.find("ecv") != names.npos;
     return {waiting + "; " + rank_text(peer->first, peer->second.hello) + " is " + doing(other) +
             (lost ? ": what one sends does not reach the other (another tag, a firewall, or an MTU that the network "
                     "does not carry)"

@@ -164,8 +164,7 @@ void Watchdog::end(const protocol::Verdict& verdict) {
   const int status = verdict.status > 0 && verdict.status < 128 ? verdict.status : int(exit_wrong);
   bool left = false;
   if (verdict.print) {
-    const std::string memory = memory_.reason();
-    say(verdict.text + (memory.starts_with(':') ? memory : ""));
+    say(verdict.text + memory_.reason());
     try {
       left = store_.send_status({.operation = protocol::Operation::goodbye}, false);  // now the server tells the others
     } catch (const std::runtime_error&) {
