@@ -5,16 +5,17 @@ usage: lesson_test.py CHAPTER NAME --source env.sh [--mistakes] [--headers DIR:D
 CHAPTER/test/lessons.json has, for each lesson program:
   run          the command that runs it; {n} stands for the number of processes
   processes    the numbers of processes to run it with
-  answer       a regular expression; what its groups match in the output is the program's answer
+  answer       a regular expression, with {n} as above; what its groups match in the output is the program's answer
   tool         a command of the chapter's tool that computes the same (optional)
   tool_answer  a regular expression for the tool's output; its groups must match the same answer
   mistakes     name: [text in the source, text to put in its place]; each must give exit status 1
   mistakes_at  the number of processes to run the mistakes with; default: 2, or 1 if `processes` has only 1
   gpu          true: needs the CUDA Toolkit and NCCL, and to run a GPU, or the emulated ones of --emulated-gpus
   exercise     true: the program is CHAPTER/exercises/NAME.cpp, which the reader completes, with CHAPTER/exercises/
-               solutions/NAME.diff applied; without it, it must compile and give exit status 1
+               solutions/NAME.diff applied; without it, it must compile and give exit status 1. Where it has
+               no main(), the reader writes the whole program
 
-The compile line stands in the head comment of the program and, but for an exercise, as a command in README.md. The quick
+The compile line stands in the head comment of the program and, but for an exercise, as a command in a page of the chapter. The quick
 test compiles it with warnings as errors, starts it as another MPI's mpirun would, which must be WRONG, compares the
 answers, and plants the first mistake, which is the skeleton of an exercise. With --mistakes the other mistakes are
 planted, clang++ (where installed) checks the program, and the program runs with a full disk (/dev/full) as its standard
@@ -47,15 +48,15 @@ class Failure(Exception):
     pass
 
 
-def compile_line(source, readme):
-    """The line in the program's head that compiles it; the README, if there is one, must print the same."""
+def compile_line(source, pages):
+    """The line in the program's head that compiles it; one of the pages, if there are any, must print the same."""
     head = source.read_text().split("#include", 1)[0]
     found = re.search(rf"^//[ ]+(\S.*\b{re.escape(source.name)} .*-o {source.stem}\b.*)$", head, re.M)
     if not found:
         raise Failure(f"{source}: no line of the head comment compiles it with -o {source.stem}")
     line = found[1].rstrip()
-    if readme and f"\n$ {line}\n" not in readme.read_text():
-        raise Failure(f"{readme} does not print the compile line of {source.name}: $ {line}")
+    if pages and not any(f"\n$ {line}\n" in page.read_text() for page in pages):
+        raise Failure(f"no page in {source.parent} prints the compile line of {source.name}: $ {line}")
     return line
 
 
@@ -76,7 +77,7 @@ def main():
     source = next((where / f"{name}{end}" for end in (".cpp", ".cu") if (where / f"{name}{end}").exists()), None)
     if not source:
         raise Failure(f"{where} has neither {name}.cpp nor {name}.cu")
-    line = compile_line(source, None if exercise else chapter / "README.md")
+    line = compile_line(source, [] if exercise else list(chapter.glob("*.md")))
     compiler = line.split()[0]
 
     environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries, **AT_ONCE,
@@ -105,15 +106,17 @@ def main():
 
         def answer(command, pattern, n):
             status, output = start(command, n)
-            found = re.search(pattern, output, re.M)
+            found = re.search(pattern.replace("{n}", str(n)), output, re.M)
             if status or not found:
                 raise Failure(f"{command} with n = {n}: exit status {status}, no answer '{pattern}' in\n{output}")
             return found.groups()
 
         right = source.read_text()
         wrong = {}
+        from_nothing = exercise and "main(" not in right
         if exercise:
-            wrong["the skeleton"] = right
+            if not from_nothing:
+                wrong["the skeleton"] = right
             program.write_text(right)
             solution = shlex.quote(f"{where}/solutions/{name}.diff")
             status, output = clean_clone.run([f"patch {program} {solution}"], LIMIT, folder, environment)
@@ -137,11 +140,11 @@ def main():
             build(right, line + QUICKLY)
             (pathlib.Path(folder) / "full").write_text('exec "$@" >/dev/full')
             status, output = start(bare.replace(f"./{name}", f"sh ./full ./{name}"), n)
-            if status == 0 or f"{name}: standard output: No space left on device" not in output:
+            if not from_nothing and status == 0 or f"{name}: standard output: No space left on device" not in output:
                 raise Failure(f"whose output cannot be written, {name} ends with exit status {status}:\n{output}")
         else:
             build(right, line + warnings)
-            if bare.startswith("mpirun -n {n} "):
+            if bare.startswith("mpirun -n {n} ") and not from_nothing:
                 status, output = start(bare.replace("mpirun -n {n}", "PMI_SIZE=4"), 1)
                 if status not in (1, 2) or not re.search("^WRONG: .*4 processes, MPI says 1: ", output, re.M):
                     raise Failure(f"under another MPI's mpirun, {name} ends with exit status {status}:\n{output}")
