@@ -28,8 +28,7 @@ std::vector<int> primes(int first, int end) {
 // On rank 0: the numbers of all ranks, in the order of the ranks. On the others: nothing.
 std::vector<int> collect(const std::vector<int>& mine, int rank, int size) {
   std::vector<int> all;
-  // TODO (exercise): tell rank 0 how many numbers each rank has (MPI_Gather). Rank 0 then knows where each part begins
-  // and how long `all` must be, and MPI_Gatherv collects the numbers.
+  // TODO (exercise): bring the numbers of all ranks to rank 0. No rank knows how many the others have.
   static_cast<void>(mine), static_cast<void>(rank), static_cast<void>(size);
   return all;
 }

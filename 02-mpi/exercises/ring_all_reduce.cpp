@@ -29,9 +29,8 @@ struct Ring {
   }
 
   void all_reduce() {
-    // TODO (exercise): write it with exchange(). First a reduce-scatter: in each of size - 1 steps, pass a block on and
-    // add the one that arrives to your own, until each rank has the sum of one block. Then an all-gather: size - 1
-    // steps in which these sums go around the ring.
+    // TODO (exercise): make `data` the sum of all ranks' data, by exchange() alone. No rank may send more than
+    // 2 (size - 1) blocks.
   }
 };
 

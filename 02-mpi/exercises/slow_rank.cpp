@@ -32,8 +32,7 @@ void answer(bool slow) {
 // On rank 0: the seconds of the fastest of `rounds` round trips to this rank and back.
 double round_trip(int peer) {
   double fastest = never;
-  // TODO (exercise): send a number that is not negative to `peer`, receive it again, and take the time, `rounds` times.
-  // Why does the fastest round count, and not the mean?
+  // TODO (exercise): measure it. Why does the fastest round count, and not the mean?
   static_cast<void>(peer);
   return fastest;
 }

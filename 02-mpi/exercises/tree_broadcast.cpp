@@ -18,8 +18,8 @@
 int broadcast(std::vector<float>& data, int rank, int size) {
   const int count = int(data.size());
   int sends = 0;
-  // TODO (exercise): rank 0 sends size - 1 times while the other ranks wait. Let each rank that has the data pass it
-  // on: 1 rank has it at first, 2 after the first round, 4 after the second.
+  // TODO (exercise): rank 0 sends size - 1 times while the other ranks wait. No rank may send more than log2(size)
+  // times, rounded up.
   if (rank == 0) {
     for (int peer = 1; peer < size; ++peer, ++sends) MPI_Send(data.data(), count, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
   } else {

@@ -15,15 +15,14 @@
 
 // The processes with local rank 0, one of each node. On all other processes: MPI_COMM_NULL.
 MPI_Comm make_leaders(MPI_Comm node) {
-  // TODO (exercise): MPI_Comm_split of MPI_COMM_WORLD, with the color MPI_UNDEFINED for those that are no leaders.
+  // TODO (exercise): make it. Ranks that are no leaders get no communicator.
   static_cast<void>(node);
   return MPI_COMM_NULL;
 }
 
 // Every rank gets the sum over all ranks.
 void all_reduce(std::vector<int>& data, MPI_Comm node, MPI_Comm leaders) {
-  // TODO (exercise): the leader of each node gets the sum of its node, the leaders add their sums up, and each gives
-  // the result to its node. Three calls, none of them on MPI_COMM_WORLD.
+  // TODO (exercise): three calls, none of them on MPI_COMM_WORLD. Only leaders may communicate between nodes.
   static_cast<void>(data), static_cast<void>(node), static_cast<void>(leaders);
 }
 

@@ -140,7 +140,7 @@ def main():
             build(right, line + QUICKLY)
             (pathlib.Path(folder) / "full").write_text('exec "$@" >/dev/full')
             status, output = start(bare.replace(f"./{name}", f"sh ./full ./{name}"), n)
-            if not from_nothing and status == 0 or f"{name}: standard output: No space left on device" not in output:
+            if not from_nothing and (status == 0 or f"{name}: standard output: No space left on device" not in output):
                 raise Failure(f"whose output cannot be written, {name} ends with exit status {status}:\n{output}")
         else:
             build(right, line + warnings)
