@@ -4,7 +4,8 @@
 //   mpirun -n 4 ./who_am_i
 //
 // Exit status: 0 if the numbers that it believes make sense, 1 if they contradict each other, 2 if it cannot tell
-// whether it is the only process. After: hello_mpi.cpp. SPDX-License-Identifier: Apache-2.0
+// whether it is the only process. After: hello_mpi.cpp.
+// SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
 #include <algorithm>

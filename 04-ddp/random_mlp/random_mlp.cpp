@@ -1,6 +1,7 @@
 // random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers, and prints the time of a
 // step. Exit status: 0 the loss fell and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command
-// line or environment; 77 no GPU for --backend nccl. SPDX-License-Identifier: Apache-2.0
+// line or environment; 77 no GPU for --backend nccl.
+// SPDX-License-Identifier: Apache-2.0
 #include "ddp/philox.hpp"
 #include "ddp/reducer.hpp"
 #include "model/perceptron.hpp"
