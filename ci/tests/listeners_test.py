@@ -94,7 +94,7 @@ def written_by(user, folder):
 # What another user can write to, what he reads, and what he hears from an address to which he sends nonsense.
 TRY = """for what; do
   if [[ $what = /* ]]; then
-    [[ ! -w $what ]] || echo "can write to $what"
+    [[ ! -w $what ]] || printf '\\ncan write to %s\\n' "$what"
     [[ ! -f $what || ! -r $what ]] || cat "$what"
   else exec 3<>"/dev/tcp/${what%:*}/${what##*:}" && echo GET / >&3; timeout 0.5 cat <&3; fi
 done"""
