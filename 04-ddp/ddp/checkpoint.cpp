@@ -80,7 +80,8 @@ class TemporaryFile {
   explicit TemporaryFile(const fs::path& path)
       : path_(path),
         name_(path.string() + temporary),
-        fd_(::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666)) {
+        fd_((::unlink(name_.c_str()),  // of a killed run, or another user's link
+             ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0664))) {
     if (!fd_) fail();
   }
   ~TemporaryFile() {
@@ -304,7 +305,8 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
     refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
   fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd_ || ::fstat(fd_.get(), &of_file) != 0) refuse();
-  if (!S_ISREG(of_file.st_mode)) refuse_to_write(checkpoints, file.filename().string() + " is not a regular file");
+  if (!S_ISREG(of_file.st_mode) || of_file.st_nlink != 1)
+    refuse_to_write(checkpoints, file.filename().string() + " is not a regular file of one name");
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       std::string holder(200, '\0');
@@ -327,7 +329,7 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
 CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
     : folder_(std::move(folder)), watchdog_(watchdog) {
   std::error_code error;
-  fs::create_directory(folder_, error);
+  if (::mkdir(folder_.c_str(), 0775) != 0 && !fs::is_directory(folder_)) error = {errno, std::generic_category()};
   if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
   if (!error && ::access(folder_.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
   if (error) refuse_to_write(folder_, error.message());

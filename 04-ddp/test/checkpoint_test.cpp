@@ -231,6 +231,20 @@ TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
   EXPECT_EQ(names_in(path), std::vector<std::string>{"lock"});
 }
 
+TEST(CheckpointFolder, ALinkIsNeitherLockedNorWritten) {
+  const TemporaryFolder folder;
+  folder.write("precious", "keep me");
+  const auto link = [&](const std::string& name) { fs::create_hard_link(folder / "precious", folder / name); };
+  link("lock");
+  EXPECT_SAYS(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder refused(folder.path()); }),
+              "lock is not a regular file of one name");
+  fs::remove(folder / "lock");
+  Model model(1);
+  link("a.tmp");
+  ddp::write_checkpoint(folder / "a", {}, model.blocks());
+  EXPECT_EQ(multinode::testing::text_of(folder / "precious"), "keep me\n");
+}
+
 TEST(CheckpointFolder, AFolderOfAllUsersIsRefused) {
   const TemporaryFolder parent;
   for (const mode_t mode : {01777, 0777, 0702}) {

@@ -57,13 +57,10 @@ polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
 polyline:last-child { stroke: var(--good); stroke-width: 2.5; }
 )css";
 
-// Text that XML can hold, without control bytes, invalid UTF-8, U+FFFE and U+FFFF.
+// Text that XML can hold, without U+FFFE and U+FFFF, too.
 std::string printable(const std::string& text) {
   static const std::regex no_characters("\xEF\xBF[\xBE\xBF]");
-  std::string utf8 = multinode::parse_json(multinode::json_text(text));
-  for (char& c : utf8)
-    if (c >= 0 && c < ' ' && c != '\n' && c != '\t') c = '?';
-  return std::regex_replace(utf8, no_characters, "?");
+  return std::regex_replace(multinode::without_controls(text), no_characters, "?");
 }
 
 void set(pugi::xml_node node, const char* attribute, const std::string& value) {
@@ -405,7 +402,7 @@ void add_test(pugi::xml_node suite, const std::string& class_name, const CheckRe
 
 std::string label_value(const std::string& text) {
   std::string label = "\"";
-  for (const char letter : text) {
+  for (const char letter : printable(text)) {
     if (letter == '"' || letter == '\\') label += '\\';
     label += letter == '\n' ? std::string("\\n") : std::string(1, letter);
   }

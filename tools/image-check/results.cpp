@@ -128,12 +128,13 @@ void remove_reports(const std::filesystem::path& folder) {
 }
 
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  folder_ = std::make_shared<multinode::Descriptor>(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (*folder_ && flock(folder_->get(), LOCK_EX | LOCK_NB) != 0)
-    throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
   try {
+    multinode::make_folders(folder);
+    if (const auto why = multinode::why_not_own(folder); !why.empty())
+      throw multinode::UsageError("-o " + folder.string() + ": " + why);
+    folder_ = std::make_shared<multinode::Descriptor>(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (*folder_ && flock(folder_->get(), LOCK_EX | LOCK_NB) != 0)
+      throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
     remove_reports(folder);
     file_ = multinode::create_new(path_);
   } catch (const std::system_error& why) {

@@ -43,7 +43,7 @@ text{fill:var(--ink)}.s{fill:var(--soft);font-size:11px}.h{font-size:14px;font-w
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text)
+  for (const char c : multinode::one_line(text))
     out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
   return out;
 }

@@ -17,6 +17,7 @@
 namespace multinode {
 namespace {
 
+constexpr mode_t mode = 0664, mode_of_folders = 0775;  // not for all users to write, also where the umask is 0
 constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 
 [[noreturn]] void throw_cannot_write(const std::filesystem::path& file, int error = errno) {
@@ -27,6 +28,11 @@ constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 bool is_device(const std::filesystem::path& file) {
   const std::string folder = file.parent_path();
   return folder == "/dev" || folder == "/dev/fd" || (folder.starts_with("/proc/") && folder.ends_with("/fd"));
+}
+
+bool all_can_write(const std::filesystem::path& folder) {
+  struct stat status {};
+  return ::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0;
 }
 
 }  // namespace
@@ -65,7 +71,7 @@ Descriptor create_new(const std::filesystem::path& file) {
   // Twice, as somebody may put it there again meanwhile.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (::unlink(file.c_str()) != 0 && errno != ENOENT) throw_cannot_write(file);
-    if (Descriptor made(::open(file.c_str(), new_file, 0666)); made) return made;
+    if (Descriptor made(::open(file.c_str(), new_file, mode)); made) return made;
     if (errno != EEXIST) break;
   }
   throw_cannot_write(file);
@@ -78,13 +84,19 @@ Descriptor open_in_place(const std::filesystem::path& file, bool append) {
     if (!device) throw_cannot_write(file);
     return device;
   }
-  Descriptor opened(::open(file.c_str(), flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
+  const bool anybodys = all_can_write(file.has_parent_path() ? file.parent_path() : ".");
+  Descriptor opened(::open(file.c_str(), flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode));
   struct stat status {};
   if (!opened ? errno == ELOOP || errno == ENXIO
               : ::fstat(opened.get(), &status) == 0 && (!S_ISREG(status.st_mode) || status.st_nlink != 1))
     throw std::system_error(
         EEXIST, std::generic_category(),
         "cannot write to " + file.string() + ", where a link or a pipe lies: remove it, or name another file");
+  if (opened && anybodys && status.st_uid != ::geteuid())
+    throw std::system_error(EEXIST, std::generic_category(),
+                            "cannot write to " + file.string() + ", another user's file: name another one");
+  // What had two names a moment ago may be a file of ours elsewhere.
+  if (opened && anybodys && !append) return create_new(file);
   if (!opened || (!append && ::ftruncate(opened.get(), 0) < 0)) throw_cannot_write(file);
   return opened;
 }
@@ -98,7 +110,7 @@ void write_whole(const std::filesystem::path& file, std::string_view text) {
   const std::string name = file.filename(),
                     aside = "." + name + ".new-" + std::to_string(random()) + std::to_string(random());
   {
-    const Descriptor made(::openat(at.get(), aside.c_str(), new_file, 0666));
+    const Descriptor made(::openat(at.get(), aside.c_str(), new_file, mode));
     if (!made) throw_cannot_write(file);
     try {
       write_all(made.get(), text, file);
@@ -111,6 +123,24 @@ void write_whole(const std::filesystem::path& file, std::string_view text) {
   const int error = errno;
   ::unlinkat(at.get(), aside.c_str(), 0);
   throw_cannot_write(file, error);
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  std::filesystem::path made;
+  for (const auto& part : folder)
+    if (!is_there(made /= part) && ::mkdir(made.c_str(), mode_of_folders) != 0 && errno != EEXIST)
+      throw_cannot_write(made);
+}
+
+std::string why_not_own(const std::filesystem::path& folder) {
+  const auto path = std::filesystem::absolute(folder / ".").lexically_normal().parent_path();
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0)
+    return "every user can write to it, and exchange what is in it: name a folder in it";
+  if (::lstat(path.c_str(), &status) == 0 && status.st_uid != ::geteuid() && status.st_uid != 0 &&
+      all_can_write(path.parent_path()))
+    return "it is another user's, in a folder in which every user can write: name another one";
+  return "";
 }
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {

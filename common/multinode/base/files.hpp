@@ -24,8 +24,9 @@ bool is_there(const std::filesystem::path& path);
 // std::system_error.
 Descriptor create_new(const std::filesystem::path& file);
 
-// Opens a file for writing, at its end or emptied, and makes it if it does not exist. Where a link, a pipe, or a file
-// with several names lies it throws std::system_error, as on any other error. Files in /dev are opened as they are.
+// Opens a file for writing, at its end or emptied, and makes it if it does not exist. Where a link, a pipe, a file with
+// several names or, in a folder in which every user can write, another user's file lies it throws std::system_error, as
+// on any other error. Files in /dev are opened as they are.
 Descriptor open_in_place(const std::filesystem::path& file, bool append);
 
 // Writes all of it, or throws std::system_error, which names the file.
@@ -34,6 +35,13 @@ void write_all(int fd, std::string_view text, const std::filesystem::path& file)
 // Writes a file whole or not at all: a new file of a random name takes the place of what is there, also of a link or
 // pipe. Files in /dev, such as /dev/stdout, are written as they are. Throws std::system_error.
 void write_whole(const std::filesystem::path& file, std::string_view text);
+
+// Makes what is missing of this folder. Throws std::system_error.
+void make_folders(const std::filesystem::path& folder);
+
+// Why another user can exchange what is written to this folder, or has made it: it is in /tmp, and not this user's, or
+// every user can write to it, and it has no sticky bit. "" if not.
+std::string why_not_own(const std::filesystem::path& folder);
 
 // The sorted names in a folder; empty if it cannot be read.
 std::vector<std::string> names_in(const std::filesystem::path& folder);

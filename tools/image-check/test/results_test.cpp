@@ -54,6 +54,8 @@ TEST(Results, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.comparisons.at(0).again_b, (std::vector<double>{1, 2}));
   EXPECT_EQ(read.summary.flaky, 1);
   EXPECT_EQ(written(folder / "again", read), text);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0777));
+  EXPECT_THROW(ResultsWriter(folder.path()), multinode::UsageError);  // others could exchange its folders
 }
 
 // Files that were edited, or cut off: image.adoption.files.
