@@ -4,7 +4,6 @@ usage: wheel_headers.py FOLDER LOCK               LOCK: lines of NAME==VERSION a
        wheel_headers.py --lock PACKAGE [OPTION...]      writes such a line for PACKAGE, for the computers that pip's OPTIONs name
 """
 import base64
-import csv
 import hashlib
 import io
 import json
@@ -61,34 +60,27 @@ def record_of(wheel):
 
 
 def headers(wheel, package, pinned):
-    """Names and contents, which are those of the list that has one of the pinned hashes."""
+    """Names and contents, which are those of the list of files that has one of the pinned hashes."""
     record = record_of(wheel)
-    if (found := hashlib.sha256(record).hexdigest()) not in pinned:
-        sys.exit(f"{package}: the wheel's RECORD has the SHA-256 {found}, which the lock does not have: somebody exchanged the wheel, or run ci/lock")
-    hashes = {row[0]: row[1] for row in csv.reader(record.decode().splitlines())}
+    listed = set(record.decode().splitlines()) if hashlib.sha256(record).hexdigest() in pinned else ()
     for name in wheel.namelist():
         if "/include/" in name and not name.endswith("/"):
             content = wheel.read(name)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
-            if hashes.get(name) != f"sha256={digest}":
-                sys.exit(f"{package}: {name} is not the file that the wheel's RECORD has: somebody exchanged it")
+            if f"{name},sha256={digest},{len(content)}" not in listed:
+                sys.exit(f"{package}: {name} or the wheel's RECORD is not the one that the lock has: somebody exchanged it, or run ci/lock")
             yield name, content
 
 
 def main():
     if sys.argv[1] == "--lock":
-        with open_wheel(*sys.argv[2:]) as wheel:
-            print(sys.argv[2], hashlib.sha256(record_of(wheel)).hexdigest())
-        return
+        return print(sys.argv[2], hashlib.sha256(record_of(open_wheel(*sys.argv[2:]))).hexdigest())
     folder, lock = map(pathlib.Path, sys.argv[1:])
-    pinned = {}
-    for line in lock.read_text().splitlines():
-        pinned.setdefault(line.split()[0], []).extend(line.split()[1:])
-    for package in pinned:
-        with open_wheel(package) as wheel:
-            for name, content in headers(wheel, package, pinned[package]):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(content)
+    lines = [line.split() for line in lock.read_text().splitlines()]
+    for package in {line[0] for line in lines}:
+        for name, content in headers(open_wheel(package), package, [record for of, record in lines if of == package]):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
 
 
 if __name__ == "__main__":

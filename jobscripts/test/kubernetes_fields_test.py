@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Is each field in the manifests of a folder one that Kubernetes knows, with a value of its type? Has each pod only the rights that
-it needs?
+"""Is each field in the manifests of a folder one that Kubernetes knows, with a value of its type, and are the pods' rights few?
 
 usage: kubernetes_fields_test.py FOLDER. Kubernetes' own schema checks its objects and the pods of the operators' objects.
 The operators' other fields must be in FIELDS. Exit status: 0 yes, 1 no, 77 the schema is not here (ci/setup slurm).
