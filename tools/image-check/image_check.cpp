@@ -7,12 +7,15 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 
 #include <array>
 #include <iomanip>
 #include <iostream>
+#include <optional>
+#include <sstream>
 
 namespace {
 using namespace image_check;
@@ -60,6 +63,17 @@ int run(int argc, char** argv, const std::string& command) {
   return finish(options.folder, run_checks(options, std::cout));
 }
 
+// Prints what another user may have written: of its lines nothing drives the terminal.
+struct PlainLines : std::stringbuf {
+  ~PlainLines() override { sync(); }
+  int sync() override {
+    std::istringstream lines(str());
+    for (std::string line; std::getline(lines, line);) std::cout << multinode::one_line(line) << '\n';
+    str("");
+    return std::cout.flush() ? 0 : -1;
+  }
+};
+
 int compare(int argc, char** argv, const std::string& command) {
   const auto given = folders(argc, argv);
   CompareOptions options;
@@ -69,7 +83,10 @@ int compare(int argc, char** argv, const std::string& command) {
   multinode::require_range("loss", options.loss, 1.0, 99.0);
   options.a = given[0];
   options.b = given[1];
-  const Results results = image_check::compare(options, std::cout);
+  std::optional<PlainLines> plain(std::in_place);
+  std::ostream out(&*plain);
+  const Results results = image_check::compare(options, out);
+  plain.reset();
   return finish(options.folder, results);
 }
 
@@ -154,10 +171,10 @@ int main(int argc, char** argv) {
   try {
     return multinode::flush_output("image-check", command_of(argc, argv));
   } catch (const UsageError& error) {
-    std::cerr << std::string("image-check: ") + error.what() + "\n";
+    std::cerr << "image-check: " + multinode::one_line(error.what()) + "\n";
     return multinode::exit_usage;
   } catch (const std::exception& error) {
-    std::cerr << std::string("image-check: ") + error.what() + "\n";
+    std::cerr << "image-check: " + multinode::one_line(error.what()) + "\n";
     return multinode::exit_untestable;
   }
 }
