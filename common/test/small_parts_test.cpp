@@ -1,7 +1,9 @@
-// Small parts: files in other users' folders, other people's text, limits of a container.
+// Small parts: files of other users and in their folders, other people's text, deep JSON, limits of a container.
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/node/limits.hpp>
+#include <test/support/says.hpp>
 #include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -149,6 +151,43 @@ TEST(Text, OfAStreamDrivesNoTerminal) {
   ::testing::internal::CaptureStderr();
   say("program", "cannot read \x1b[2J\nprogram: RIGHT");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "program: cannot read ?[2J program: RIGHT\n");
+}
+
+TEST(Files, OfAStrangerARegularFileOfThatSizeIsRead) {
+  const multinode::testing::TemporaryFolder folder;
+  const auto file = folder / "file";
+  const auto expect = [&](const char* name, const std::string& says, Links links = Links::refused) {
+    std::string text;
+    try {
+      text = ForeignFile(folder / name, 5, links).text();
+    } catch (const UnfitFile& error) {
+      text = std::string(error.what()).substr(("cannot read : " + (folder / name).string()).size());
+    }
+    EXPECT_EQ(text, says) << name;
+  };
+  folder.write("file", "text");
+  folder.write("six", "bytes");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0666), 0);
+  for (const char* name : {".", "pipe", "/dev/zero"}) expect(name, "it is not a regular file");
+  expect("six", "6 bytes, and at most 5 are read");
+  for (const char* to : {"file", "none", "pipe"}) {
+    std::filesystem::create_symlink(to, folder / to += "-link");
+    expect((std::string(to) + "-link").c_str(), "it is a link, and links are not followed here");
+  }
+  expect("file-link", "text\n", Links::followed);
+  expect("none-link", "it is a link to nothing", Links::followed);
+  expect("pipe-link", "it is not a regular file", Links::followed);
+  ForeignFile shrinks(file, 5, Links::refused), grows(file, 5, Links::refused);
+  std::filesystem::resize_file(file, 2);
+  EXPECT_EQ(shrinks.text(), "te");
+  std::filesystem::resize_file(file, 1 << 20);
+  EXPECT_SAYS(multinode::testing::error_text<UnfitFile>([&] { grows.text(); }), "it grew to more than 5 bytes");
+}
+
+TEST(Json, WhatOverflowsTheStackIsNotParsed) {
+  const std::string right = std::string(64, '[') + std::string(64, ']');
+  EXPECT_EQ(json_text(parse_json("// \"\n" + right, true)), right);
+  EXPECT_THROW(parse_json("[" + right + "]"), nlohmann::json::exception);
 }
 
 TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {

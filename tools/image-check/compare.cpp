@@ -68,11 +68,10 @@ Results renamed(Results results, const std::vector<std::string>& nodes) {
 
 // Values of launches that failed are for people who look for the reason.
 void drop_what_failed(Results& results) {
-  std::erase_if(results.samples, [&](const Sample& sample) {
-    return std::ranges::any_of(results.checks, [&](const CheckResult& check) {
-      return check.check == sample.check && check.launch == sample.launch && check.status != Status::pass;
-    });
-  });
+  std::set<std::pair<std::string, int>> failed;
+  for (const auto& check : results.checks)
+    if (check.status != Status::pass) failed.emplace(check.check, check.launch);
+  std::erase_if(results.samples, [&](const auto& sample) { return failed.contains({sample.check, sample.launch}); });
 }
 
 // What fresh launches measured, each a folder.

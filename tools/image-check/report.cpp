@@ -257,12 +257,10 @@ class Page {
   }
 
   // Of each metric its median and range, of a curve at its largest size, over launches and nodes.
-  static std::string measured_by(const std::string& check, const std::map<MetricKey, Measured>& metrics,
-                                 Curves& curves) {
+  static std::string measured_by(const std::map<MetricKey, Measured>& metrics, Curves& curves) {
     std::map<std::pair<std::string, std::string>, std::map<double, std::vector<double>>> all;  // by metric, unit; size
     for (const auto& [key, of] : metrics)
-      if (of.check == check)
-        std::ranges::copy(of.values, std::back_inserter(all[{key.metric, of.unit}][key.band_bytes]));
+      std::ranges::copy(of.values, std::back_inserter(all[{key.metric, of.unit}][key.band_bytes]));
     std::vector<std::string> lines;
     for (const auto& [name, sizes] : all) {
       const auto& [size, values] = *sizes.rbegin();
@@ -284,22 +282,25 @@ class Page {
       by_metric[{one.metric, one.node}].push_back(&one);
       shown.insert(name_of(key_of(one)));
     }
-    const auto metrics = metrics_of(results_.samples);
+    std::map<std::string, std::map<MetricKey, Measured>> metrics;  // by check
+    for (const auto& [key, of] : metrics_of(results_.samples)) metrics[of.check][key] = of;
+    std::map<std::string, std::vector<const CheckResult*>> launches_of;
+    for (const auto& check : results_.checks) launches_of[check.check].push_back(&check);
     const auto add_row = [&](const CheckResult& check) {
       if (!shown.insert(check.check).second) return;
       const CheckResult* worst = &check;  // of its launches
-      int launches = 0;
+      const auto& launches = launches_of.at(check.check);
       double seconds = 0;
-      for (const auto& other : results_.checks)
-        if (other.check == check.check) {
-          ++launches, seconds += other.seconds;
-          if (worst->status == Status::pass) worst = &other;
-        }
+      for (const auto* other : launches) {
+        seconds += other->seconds;
+        if (worst->status == Status::pass) worst = other;
+      }
       Cell status = marked(name_of(worst->status));
-      status.note = fmt::format("{:.1f} s", seconds) + (launches > 1 ? fmt::format(", {} launches", launches) : "") +
+      status.note = fmt::format("{:.1f} s", seconds) +
+                    (launches.size() > 1 ? fmt::format(", {} launches", launches.size()) : "") +
                     (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
       Curves curves;
-      Cell found{measured_by(check.check, metrics, curves)};
+      Cell found{measured_by(metrics[check.check], curves)};
       if (is_failure(*worst)) {
         found.text = advice(*worst) + (found.text.empty() ? "" : "\n" + found.text);
         found.note = worst->command;

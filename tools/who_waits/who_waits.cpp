@@ -37,8 +37,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -234,9 +234,13 @@ std::string place_of(pid_t pid, std::uint64_t site) {
     if (path == line.npos || std::sscanf(line.c_str(), "%lx-%lx", &start, &end) != 2) continue;
     if (line.substr(path) != file) file = line.substr(path), base = start;
     if (site <= start || site > end) continue;
-    char type[18] = {};  // of the ELF file, at 16
-    std::ifstream(file, std::ios::binary).read(type, sizeof type);
-    return place_name(file, site - 1 - (type[16] == 2 ? 0 : base));  // 2: its addresses are fixed
+    try {
+      const auto any = std::numeric_limits<std::uint64_t>::max();
+      const std::string head = multinode::ForeignFile(file, any, multinode::Links::followed).first(17);
+      return place_name(file, site - 1 - (head.size() == 17 && head[16] == 2 ? 0 : base));  // 2: addresses are fixed
+    } catch (const UsageError&) {  // a pipe, perhaps, for which addr2line would wait
+      return fmt::format("{}+{:#x}", std::filesystem::path(file).filename().string(), site - 1 - base);
+    }
   }
   return "";
 }

@@ -10,7 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <system_error>
 
@@ -45,21 +46,60 @@ void write_all(int fd, std::string_view text, const std::filesystem::path& file)
   }
 }
 
-std::optional<std::string> read_text(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
-  std::ifstream in(file);
-  std::string text;
-  for (std::array<char, 4096> piece{}; in && text.size() < 1 << 20;) {
-    in.read(piece.data(), piece.size());
-    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+void ForeignFile::fail(const std::string& why) const {
+  const std::string text = "cannot read " + file_.string() + ": ";
+  if (why.empty()) throw UsageError(text + std::strerror(errno) + limit_of_files(errno));
+  throw UnfitFile(text + why);
+}
+
+ForeignFile::ForeignFile(const std::filesystem::path& file, std::uint64_t most, Links links)
+    : file_(file), most_(most) {
+  struct stat found {};
+  const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (links == Links::refused ? O_NOFOLLOW : 0);
+  const bool link = ::lstat(file.c_str(), &found) == 0 && S_ISLNK(found.st_mode);
+  if (link && links == Links::refused) fail("it is a link, and links are not followed here");
+  if (link && ::stat(file.c_str(), &found) != 0 && (errno == ENOENT || errno == ELOOP)) fail("it is a link to nothing");
+  for (const bool is_open : {false, true}) {  // a device is not even opened: some notice that
+    if (is_open) opened_ = Descriptor(::open(file.c_str(), flags));
+    if (is_open && (!opened_ || ::fstat(opened_.get(), &found) != 0)) fail("");
+    if (found.st_mode != 0 && !S_ISREG(found.st_mode) && !S_ISLNK(found.st_mode)) fail("it is not a regular file");
   }
-  if (in.bad()) return std::nullopt;  // some files of /sys can be opened but not read
+  size_ = static_cast<std::uint64_t>(found.st_size);
+  if (size_ > most) fail(std::to_string(size_) + " bytes, and at most " + std::to_string(most) + " are read");
+}
+
+std::size_t ForeignFile::read(void* to, std::size_t bytes) {
+  for (std::size_t got = 0;;) {
+    const ssize_t more = ::read(opened_.get(), static_cast<char*>(to) + got, bytes - got);
+    if (more < 0 && errno != EINTR) fail("");
+    if (more == 0) return got;
+    got += static_cast<std::size_t>(std::max<ssize_t>(more, 0));
+  }
+}
+
+std::string ForeignFile::first(std::uint64_t most) {
+  std::string text;
+  std::array<char, 1 << 14> piece;
+  for (std::size_t got = piece.size(); got == piece.size() && text.size() < most; text.append(piece.data(), got))
+    got = read(piece.data(), std::min<std::uint64_t>(piece.size(), most - text.size()));
+  return text;
+}
+
+std::string ForeignFile::text() {
+  std::string text = first(most_ + 1);
+  if (text.size() > most_) fail("it grew to more than " + std::to_string(most_) + " bytes while it was read");
+  return text;
+}
+
+std::optional<std::string> read_text(const std::filesystem::path& file) try {
+  std::string text = ForeignFile(file, std::numeric_limits<std::uint64_t>::max(), Links::followed).first(1 << 20);
   const char* const space = " \t\r\n";
   text.erase(text.find_last_not_of(space) + 1);
   text.erase(0, text.find_first_not_of(space));
   if (text.empty()) return std::nullopt;
   return text;
+} catch (const UsageError&) {  // also of some files of /sys, which can be opened but not read
+  return std::nullopt;
 }
 
 bool is_there(const std::filesystem::path& path) {

@@ -1,11 +1,14 @@
 // files.hpp: reads small files such as those in /proc, /sys and /etc. A missing or unreadable file is not an error: its
-// value is unknown. Writes files into folders in which somebody else may have left links and pipes.
+// value is unknown. Reads files that another user may have made. Writes files into folders in which somebody else may
+// have left links and pipes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/text.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -13,6 +16,31 @@
 #include <vector>
 
 namespace multinode {
+
+// A folder, pipe, socket or device, a link that is refused or leads to nothing, or a file that is too large.
+struct UnfitFile : UsageError {
+  using UsageError::UsageError;
+};
+
+enum class Links { refused, followed };  // followed: the user chose the name, or its folder
+
+// A regular file that another user may have made, and may exchange or change while it is read. At most `most` bytes of
+// it are read. All members throw UnfitFile and, if it cannot be read, UsageError: one line that names the file.
+class ForeignFile {
+ public:
+  ForeignFile(const std::filesystem::path& file, std::uint64_t most, Links links);
+  std::uint64_t size() const { return size_; }    // when it was opened
+  std::size_t read(void* to, std::size_t bytes);  // fewer only at the end of the file
+  std::string first(std::uint64_t most);          // at most so many bytes
+  std::string text();                             // all
+  int release() { return opened_.release(); }     // the descriptor
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const;
+  std::filesystem::path file_;
+  std::uint64_t most_, size_ = 0;
+  Descriptor opened_;
+};
 
 // Up to 1 MiB of a file's text, without leading and trailing white space. nullopt if it is empty, not a regular file,
 // or unreadable.
