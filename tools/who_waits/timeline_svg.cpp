@@ -78,11 +78,13 @@ class Picture {
       waits_ = waits_ || call.open;
     }
     for (const TimedCall& region : timeline.regions) {
-      if (region.enter >= last || region.leave <= first) continue;
-      regions_of_[region.rank->rank].push_back(region);
+      // Also those outside: each part of a timeline has the same colours.
       if (std::ranges::find(names_, name_of_region(region)) == names_.end()) names_.push_back(name_of_region(region));
+      if (region.enter < last && region.leave > first) regions_of_[region.rank->rank].push_back(region);
     }
     if (names_.size() > most_colours) names_.resize(most_colours), names_.back() = "other regions";
+    for (const auto& [rank, regions] : regions_of_)
+      for (const TimedCall& region : regions) drawn_regions_.insert(colour_of_region(region));
     make_rows();
     height_ = rows_.size() <= 4 ? 36 : rows_.size() <= 8 ? 28 : rows_.size() <= 16 ? 20 : 14;
   }
@@ -442,7 +444,7 @@ class Picture {
     const auto seen = [&](double seconds) { return seconds > 2e-3 * (last_ - first_); };
     if (std::ranges::any_of(drawn_, seen))
       note("Dark: waits for a late rank. Light: the data travel. Gap: outside of calls.");
-    if (!names_.empty()) note("Pale: a region of the program, by the name that it has there.");
+    if (!drawn_regions_.empty()) note("Pale: a region of the program, by the name that it has there.");
     std::uint64_t odd = 0;
     for (const RankTimes& one : *timeline_.ranks) odd += one.odd_regions;
     const auto open = std::ranges::count(timeline_.regions, true, &TimedCall::open);
@@ -469,7 +471,7 @@ class Picture {
                                        looks(std::string{name, 'd'}), looks(std::string{name, 'l'})),
                            names[colour]);
     }
-    for (std::size_t i = 0; i < names_.size(); ++i)
+    for (const std::size_t i : drawn_regions_)
       entries.emplace_back(fmt::format(R"(<rect {} width="18" height="12"/>)", looks(fmt::format("g{}", i))),
                            escaped(names_[i]));
     if (waits_)
@@ -496,6 +498,7 @@ class Picture {
   const double first_, last_;
   const Where& where_;
   std::map<int, std::vector<std::size_t>> calls_of_;  // by rank: indices of calls
+  std::set<std::size_t> drawn_regions_;               // their colours
   std::map<int, std::vector<TimedCall>> regions_of_;
   std::vector<std::string> names_;  // of the regions, by their colour
   std::vector<std::set<int>> rows_;

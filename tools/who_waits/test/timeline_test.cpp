@@ -194,6 +194,9 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_SAYS(svg, "Regions that had not ended: 1.");
   EXPECT_SAYS(svg, "Regions begun or ended without the other: 3.");
   EXPECT_SAYS(trace_of(timeline, {}, {}, where), R"("name":"overlaps","ph":"X","pid":1)");
+  Shown part(svg_of(timeline, Moment{0.065}, {}, where));  // it has the same colours
+  EXPECT_EQ(part.bars["g2"].size(), 1u);
+  EXPECT_TRUE(part.bars["g0"].empty());
   EXPECT_TRUE(report(ranks, where).lines[0].starts_with("MPI_Allreduce"));
   // Programs that know little of CSS show the same colours.
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
