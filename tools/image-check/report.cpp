@@ -125,7 +125,8 @@ void add_curves(pugi::xml_node parent, const Curves& curves) {
       if (value > 0)
         points += fmt::format("{:.1f},{:.1f} ", 4 + 152 * std::log(size / left) / std::log(right / left),
                               high > low ? 44 - 40 * std::log(value / low) / std::log(high / low) : 24.0);
-    set(add(svg, "polyline"), "points", points);
+    const auto line = add(svg, "polyline");
+    set(line, "points", points), set(line, "fill", "none"), set(line, "stroke", "#7c848d");
   }
 }
 

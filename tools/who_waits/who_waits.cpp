@@ -163,11 +163,12 @@ std::string library_for(const std::string& file, const std::string& launcher) {
   return path;
 }
 
-std::vector<std::string> environment_of_program(const Observer& observer, const std::string& library) {
+std::vector<std::string> environment_of_program(const Observer& observer, const std::string& library, bool nvtx) {
   multinode::Environment variables = multinode::current_environment();
   variables[record_variable] = observer.path();
   std::string& preload = variables["LD_PRELOAD"];
   preload = preload.empty() ? library : library + ":" + preload;
+  if (nvtx) variables.try_emplace("NVTX_INJECTION64_PATH", library);  // unless another tool wants it
   std::vector<std::string> list;
   for (const auto& [name, value] : variables) list.push_back(name + "=" + value);
   return list;
@@ -576,7 +577,7 @@ int main(int argc, char** argv) {
     Observer observer;
     if (options.time || !options.timeline.empty()) observer.take_times(options.from, options.to);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
-    command.environment = environment_of_program(observer, library);
+    command.environment = environment_of_program(observer, library, !options.timeline.empty());
     command.mask = signals.before();
     command.when_parent_dies = SIGKILL;
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
