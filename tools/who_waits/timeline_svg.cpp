@@ -198,21 +198,28 @@ class Picture {
     return std::min(static_cast<std::size_t>(at), most_colours - 1);
   }
 
+  // Where a bar lies: of a single rank each thread has a lane, of several each rank.
+  std::pair<int, int> place_of(std::size_t row, int rank, int thread) const {  // y, height
+    const auto& lanes = lanes_.at(row);
+    const int shares = static_cast<int>(lanes.size());
+    const auto lane = std::distance(lanes.begin(), lanes.find(rows_[row].size() > 1 ? rank : thread));
+    const int y = height_ * static_cast<int>(lane) / shares, end = height_ * (static_cast<int>(lane) + 1) / shares;
+    return {top(static_cast<int>(row)) + y, std::max(1, end - y)};
+  }
+
   // Behind the calls, each on those that began before it.
   void draw_regions(std::size_t row, double narrow) {
-    const int y = top(static_cast<int>(row)), shares = static_cast<int>(rows_[row].size());
-    for (int number = 0; const int rank : rows_[row]) {
+    for (const int rank : rows_[row])
       for (const TimedCall& one : regions_of_[rank]) {
         if (std::min(one.leave, last_) - std::max(one.enter, first_) < narrow && ++narrow_regions_) continue;
+        const auto [y, height] = place_of(row, rank, one.thread);
         put("<g><title>rank {}: {}: {}, from {}</title>", rank, escaped(name_of_region(one)),
             time_text(one.leave - one.enter), moment(one.enter));
         put(R"(<rect {} x="{}" y="{}" width="{}" height="{}"/></g>)"
             "\n",
-            looks(fmt::format("g{}", colour_of_region(one))), unit(one.enter), y + height_ * number / shares,
-            unit(one.leave) - unit(one.enter), std::max(1, height_ / shares));
+            looks(fmt::format("g{}", colour_of_region(one))), unit(one.enter), y, unit(one.leave) - unit(one.enter),
+            height);
       }
-      ++number;
-    }
   }
 
   struct Cell {
@@ -229,32 +236,31 @@ class Picture {
         put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, unit(timeline_.ends[i]), height_);
     if (ranks.size() > 1) put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, units, height_);
     put("\n");
-    std::map<int, int> threads;  // of a single rank: their lane
-    for (const int rank : ranks)
-      for (const std::size_t i : calls_of_[rank]) threads.emplace(timeline_.calls[i].thread, 0);
-    for (int number = 0; auto& [thread, lane] : threads) lane = number++;
-    const int shares = static_cast<int>(ranks.size() > 1 ? ranks.size() : std::max<std::size_t>(1, threads.size()));
+    std::set<int>& lanes = lanes_[row];
+    if (ranks.size() > 1) lanes = ranks;
+    for (const int rank : ranks) {
+      if (ranks.size() > 1) break;
+      for (const std::size_t i : calls_of_[rank]) lanes.insert(timeline_.calls[i].thread);
+      for (const TimedCall& region : regions_of_[rank]) lanes.insert(region.thread);
+    }
 
     std::vector<Cell> merged(cells);
     const double width = (last_ - first_) / static_cast<double>(cells);
     draw_regions(row, width);
     std::vector<std::size_t> alone;
-    for (int number = 0; const int rank : ranks) {
+    for (const int rank : ranks) {
       for (const std::size_t i : calls_of_[rank]) {
         const TimedCall& call = timeline_.calls[i];
         const bool wide = std::min(call.leave, last_) - std::max(call.enter, first_) >= width;
         if (call.open || (wide && ranks.size() == 1)) {
-          const int lane = ranks.size() > 1 ? number : threads.at(call.thread);
-          places_[i] = {y + height_ * lane / shares,
-                        std::max(1, height_ * (lane + 1) / shares - height_ * lane / shares)};
+          places_[i] = place_of(row, rank, call.thread);
           alone.push_back(i);
         } else {
           merge(call, merged, width);
         }
       }
-      ++number;
     }
-    draw_merged(merged, width * shares, y);
+    draw_merged(merged, width * static_cast<double>(std::max<std::size_t>(1, lanes.size())), y);
     for (const std::size_t i : alone) draw_alone(i);
   }
 
@@ -359,7 +365,8 @@ class Picture {
       if (percent(regions[i].leave) - percent(regions[i].enter) < 6) continue;
       std::set<std::pair<double, double>> on_it{{regions[i].leave, 0}};
       for (const std::size_t call : calls_of_[rank])
-        if (drawn_alone_.contains(call)) on_it.emplace(timeline_.calls[call].enter, timeline_.calls[call].leave);
+        if (drawn_alone_.contains(call) && timeline_.calls[call].thread == regions[i].thread)
+          on_it.emplace(timeline_.calls[call].enter, timeline_.calls[call].leave);
       for (std::size_t next = i + 1; next < regions.size(); ++next)
         on_it.emplace(regions[next].enter, regions[next].leave);
       double from = regions[i].enter, begin = from, end = from;
@@ -368,7 +375,8 @@ class Picture {
         if (to - from > end - begin) begin = from, end = to;
         from = std::max(from, leave);
       }
-      draw_label(percent(begin), top(static_cast<int>(row_of_.at(rank))), percent(end) - percent(begin), height_, "t",
+      const auto [y, height] = place_of(static_cast<std::size_t>(row_of_.at(rank)), rank, regions[i].thread);
+      draw_label(percent(begin), y, percent(end) - percent(begin), height, "t",
                  escaped(names_[colour_of_region(regions[i])]));
     }
   }
@@ -500,7 +508,8 @@ class Picture {
   std::map<int, std::vector<std::size_t>> calls_of_;  // by rank: indices of calls
   std::set<std::size_t> drawn_regions_;               // their colours
   std::map<int, std::vector<TimedCall>> regions_of_;
-  std::vector<std::string> names_;  // of the regions, by their colour
+  std::map<std::size_t, std::set<int>> lanes_;  // by row: a rank's threads, or ranks
+  std::vector<std::string> names_;              // of the regions, by their colour
   std::vector<std::set<int>> rows_;
   std::map<int, std::size_t> row_of_;
   std::map<std::size_t, std::pair<int, int>> places_;  // y and height of a call's bar

@@ -197,6 +197,10 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   Shown part(svg_of(timeline, Moment{0.065}, {}, where));  // it has the same colours
   EXPECT_EQ(part.bars["g2"].size(), 1u);
   EXPECT_TRUE(part.bars["g0"].empty());
+  ranks[1].open.back().thread = 1;  // which has a lane of its own, also without a call
+  Shown lanes(svg_of(timeline_of(ranks), {}, {}, where));
+  EXPECT_EQ(lanes.bars["g2"], (std::vector{std::array{7467, 60, 2133}}));
+  EXPECT_EQ(lanes.bars["g0"], (std::vector{std::array{1067, 42, 4266}}));
   EXPECT_EQ(report(ranks, where).lines.size(), report(sums({{10, 73, 10}, {70, 73, 70}}, 1), where).lines.size());
   // Programs that know little of CSS show the same colours.
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
