@@ -22,9 +22,9 @@
 
 constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30;
 constexpr float learning_rate = 0.05F;
-// With 1600 samples, rounding changes parameters by 4e-5, and a sample that is left out in each step by 1.4e-4. With
-// 100 samples the two are 1e-7 and 5e-3.
-constexpr float tolerance = 1e-4F;
+// Rounding changes parameters by 1e-7, and by 2e-4 where it decides whether a unit is above 0. Of 100 samples, one that
+// is left out in each step changes them by 5e-3.
+constexpr float tolerance = 1e-3F;
 constexpr std::size_t width(std::size_t layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
 
 // Random, in -1 ... 1, and a function of its arguments alone: the same on every rank, whatever was drawn before.

@@ -215,11 +215,9 @@ bool compare_with_one_process(int batch, int rank, int size) {
   const float loss = train(network, world, rank, size);
   train(alone, self, 0, 1);
 
-  // NCCL gives all ranks the same bits. One process adds the same numbers in another order; sums of n floats are off by
-  // at most n x 2^-24 of their terms, and 14 of them follow each other in a step: 1.1e-4 with n = 128 (a layer's
-  // units), 1.3e-3 with n = 1600 (the largest batch). The limit is 2e-3 of the largest change of a parameter, to leave
-  // room for what a step makes of the errors of those before it. (An estimate, not a proof. A sample that is left out
-  // moves the mean of 100 by 1e-2.)
+  // NCCL gives all ranks the same bits. One process adds the same numbers in another order. That changes last bits, and
+  // may decide whether a unit is above 0, which moves a parameter by 4e-3 of the largest change of a parameter.
+  // (Measured on CPUs. Of 100 samples, one that is left out in each step moves one by 8e-2.)
   const std::vector<float> own = network.parameters(), wanted = alone.parameters();
   std::vector<float> of_rank_0 = own;
   MPI_Bcast(of_rank_0.data(), network.count, MPI_FLOAT, 0, MPI_COMM_WORLD);
@@ -228,7 +226,7 @@ bool compare_with_one_process(int batch, int rank, int size) {
     largest = std::max(largest, std::abs(wanted[i] - alone.start[i]));
     difference = std::max(difference, std::abs(own[i] - wanted[i]));
   }
-  int right = own == of_rank_0 && difference <= 2e-3F * largest && loss < 0.5F;
+  int right = own == of_rank_0 && difference <= 2e-2F * largest && loss < 0.5F;
   MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   if (rank == 0)
     std::printf("%s: loss %.4f, parameters differ from one process by %g, changes are up to %g\n",
