@@ -50,9 +50,9 @@ int main(int argc, char** argv) {
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   if (provided < MPI_THREAD_FUNNELED) return std::fprintf(stderr, "hybrid: this MPI was built without threads\n"), 1;
 
-  // make_unique_for_overwrite writes nothing. Where a page of memory lies is decided by the thread that first writes to
-  // it: this loop, whose threads have the same elements in the loops below.
-  const auto a = std::make_unique_for_overwrite<double[]>(count), b = std::make_unique_for_overwrite<double[]>(count);
+  // `new` writes nothing here. The thread that first writes to a page of memory decides where it lies: in this loop,
+  // whose threads have the same elements in the loops below.
+  const std::unique_ptr<double[]> a(new double[count]), b(new double[count]);
 #pragma omp parallel for schedule(static)
   for (long i = 0; i < count; ++i) a[i] = 0, b[i] = double(i);
 

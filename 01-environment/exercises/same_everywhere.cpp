@@ -1,4 +1,4 @@
-// Is a setting the same on all ranks? A small version of what `explore --require-equal` does.
+// Is a setting the same on all ranks? Every rank must know the answer.
 //
 //   mpicxx -std=c++20 -O2 same_everywhere.cpp -o same_everywhere
 //   mpirun -n 4 ./same_everywhere
