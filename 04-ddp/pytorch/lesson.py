@@ -2,8 +2,6 @@
 
 SPDX-License-Identifier: Apache-2.0
 """
-import sys
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -46,16 +44,15 @@ def check(parameters, tolerance=1e-6):
     """Compares parameters, by their names in network(), with those of one process that has the whole batch."""
     alone = network()
     train(alone, batch)
-    wanted, off, count = dict(alone.named_parameters()), 0.0, 0
+    wanted, off = dict(alone.named_parameters()), torch.tensor(0.0)
     for name, found in parameters:
         if hasattr(found, "full_tensor"):  # sharded: collects the parts of all ranks
             found = found.full_tensor()
-        off = max(off, (found - wanted[name]).abs().max().item())
-        count += 1
-    right = count > 0 and off <= tolerance
-    verdict = "RIGHT" if right else "WRONG"
-    sys.stdout.write(f"{verdict}: {count} parameters of rank {rank} are off by {off:.0e}\n")
-    sys.stdout.flush()
-    dist.barrier()  # else torchrun would end a rank that has not printed
+        off = torch.maximum(off, (found - wanted[name]).detach().abs().max())
+    dist.all_reduce(off, op=dist.ReduceOp.MAX)
+    right = off.item() <= tolerance
+    if rank == 0:
+        print(f"{'RIGHT' if right else 'WRONG'}: off by {off.item():.0e}", flush=True)
+    dist.barrier()  # else torchrun could end rank 0 before it prints
     dist.destroy_process_group()
     raise SystemExit(not right)

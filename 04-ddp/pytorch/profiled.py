@@ -1,4 +1,5 @@
 """Which rank is late? Rank 1 sleeps in each step, as if it read its data from a slow disk."""
+import sys
 import time
 from torch.profiler import ProfilerActivity, profile, record_function
 from lesson import *
