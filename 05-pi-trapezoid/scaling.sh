@@ -4,7 +4,7 @@
 # MOST is by default the number of cores: with more processes than cores, the table shows the cores and not the program.
 # Each time is the lowest of five runs. Exit status: 0 if every run was right, 1 if not.
 set -euo pipefail
-most=${1:-$(nproc)} # processes
+most=${1:-$(env -u OMP_NUM_THREADS nproc)} # processes
 
 lowest() { # processes, intervals: the lowest time with all processes
   for _ in {1..5}; do mpirun -n "$1" ./pi_exact "$2" || exit 1; done |
