@@ -4,20 +4,18 @@
 //   mpirun -n 4 ./who_am_i
 //
 // Exit status: 0 if the numbers that it believes make sense, 1 if they contradict each other, 2 if it cannot tell
-// whether it is the only process. After: hello_mpi.cpp.
+// whether it is the only process.
+// After: hello_mpi.cpp. New since hello_mpi: the launchers' variables, without MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <regex>
 #include <string>
-#include <string_view>
-#include <system_error>
 
 extern char** environ;  // all variables, as NAME=VALUE
 
@@ -50,11 +48,47 @@ std::string show(const char* variable) {
 
 // -1 if the variable is not set or is not a number.
 int number(const char* variable) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr) return -1;
-  int value = -1;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-  return error == std::errc() && *end == '\0' ? value : -1;
+  const std::string text = is_set(variable) ? std::getenv(variable) : "";
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  return digits && text.size() < 10 ? std::stoi(text) : -1;
+}
+
+std::string sign_of_others();  // below: of launchers that the list lacks
+
+int main() {
+  const Launcher* believed = nullptr;
+  for (const Launcher& launcher : launchers)
+    if (believed == nullptr && is_set(launcher.rank) && is_set(launcher.size) &&
+        (is_set(launcher.local) || !launcher.per_process))
+      believed = &launcher;
+
+  const int rank = believed ? number(believed->rank) : 0, size = believed ? number(believed->size) : 1;
+  const int local_rank = believed && believed->per_process ? number(believed->local) : 0;
+  const std::string others = believed ? "" : sign_of_others();
+  const bool right = rank >= 0 && rank < size && local_rank >= 0 && local_rank < size && others.empty();
+
+  if (rank == 0 || !right)  // one table is enough
+    for (const Launcher& launcher : launchers)
+      std::printf("%-28s  %-22s  %-22s  %s\n", launcher.name, show(launcher.rank).c_str(), show(launcher.size).c_str(),
+                  show(launcher.local).c_str());
+  const char* const verdict = right ? "RIGHT" : "WRONG";
+  if (!others.empty())
+    std::printf("%s: no complete row of a launcher, but %s\n", verdict, others.c_str());
+  else if (believed == nullptr)
+    std::printf("%s: rank 0 of 1, local rank 0: no launcher, this process is the only one\n", verdict);
+  else if (believed->per_process)
+    std::printf("%s: rank %d of %d, local rank %d, says %s\n", verdict, rank, size, local_rank, believed->name);
+  else
+    std::printf("%s: node %d of %d, says %s: start the processes of this node with torchrun or mnrun\n", verdict, rank,
+                size, believed->name);
+  // If srun started this launcher, it also started one in each of its other tasks.
+  const bool own = believed == &launchers[0] ? number("GROUP_WORLD_SIZE") == 1 : believed == &launchers[1];
+  if (own && rank == 0 && number("SLURM_STEP_NUM_TASKS") > 1)
+    std::printf(
+        "WARNING: srun started %d tasks, and this is the world of one of them: start one launcher, without srun\n",
+        number("SLURM_STEP_NUM_TASKS"));
+  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("who_am_i: standard output"), 1;
+  return right ? 0 : others.empty() ? 1 : 2;
 }
 
 // For a process that believes no launcher: what says that there may be others; empty if nothing does. The variables of
@@ -98,40 +132,4 @@ std::string sign_of_others() {
       if (name == launcher) return name + " started it, without its variables";
   }
   return {};
-}
-
-int main() {
-  const Launcher* believed = nullptr;
-  for (const Launcher& launcher : launchers)
-    if (believed == nullptr && is_set(launcher.rank) && is_set(launcher.size) &&
-        (is_set(launcher.local) || !launcher.per_process))
-      believed = &launcher;
-
-  const int rank = believed ? number(believed->rank) : 0, size = believed ? number(believed->size) : 1;
-  const int local_rank = believed && believed->per_process ? number(believed->local) : 0;
-  const std::string others = believed ? "" : sign_of_others();
-  const bool right = rank >= 0 && rank < size && local_rank >= 0 && local_rank < size && others.empty();
-
-  if (rank == 0 || !right)  // one table is enough
-    for (const Launcher& launcher : launchers)
-      std::printf("%-28s  %-22s  %-22s  %s\n", launcher.name, show(launcher.rank).c_str(), show(launcher.size).c_str(),
-                  show(launcher.local).c_str());
-  const char* const verdict = right ? "RIGHT" : "WRONG";
-  if (!others.empty())
-    std::printf("%s: no complete row of a launcher, but %s\n", verdict, others.c_str());
-  else if (believed == nullptr)
-    std::printf("%s: rank 0 of 1, local rank 0: no launcher, this process is the only one\n", verdict);
-  else if (believed->per_process)
-    std::printf("%s: rank %d of %d, local rank %d, says %s\n", verdict, rank, size, local_rank, believed->name);
-  else
-    std::printf("%s: node %d of %d, says %s: start the processes of this node with torchrun or mnrun\n", verdict, rank,
-                size, believed->name);
-  // If srun started this launcher, it also started one in each of its other tasks.
-  const bool own = believed == &launchers[0] ? number("GROUP_WORLD_SIZE") == 1 : believed == &launchers[1];
-  if (own && rank == 0 && number("SLURM_STEP_NUM_TASKS") > 1)
-    std::printf(
-        "WARNING: srun started %d tasks, and this is the world of one of them: start one launcher, without srun\n",
-        number("SLURM_STEP_NUM_TASKS"));
-  if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("who_am_i: standard output"), 1;
-  return right ? 0 : others.empty() ? 1 : 2;
 }

@@ -5,7 +5,7 @@
 //   mpirun -n 2 ./cuda_aware
 //
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
-// After: send_mpi.cpp, deadlock.cpp.
+// After: deadlock.cpp, send_nccl.cpp. New: MPIX_Query_cuda_support.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #if __has_include(<mpi-ext.h>)  // Open MPI's extensions

@@ -7,6 +7,7 @@
 //   mpirun -n 4 ./deadlock MPI_Ssend    the same with a synchronous send: never ends
 //
 // Exit status: 0 if every element is right, 1 if not.
+// After: send_mpi.cpp. New: MPI_Ssend, MPI_Sendrecv, MPI_Irecv, MPI_Issend, MPI_Request, MPI_Waitall.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
@@ -80,6 +81,7 @@ int main(int argc, char** argv) {
     if (wanted.empty() ? !way.repair : wanted != way.name) continue;
     Shift s{rank, (rank + size - 1) % size, (rank + 1) % size, {}, {}};
     for (int i = 0; i < count; ++i) s.mine[i] = 10000 * (rank + 1) + i;
+    MPI_Barrier(MPI_COMM_WORLD);  // all ranks start at the same time
     way.shift(s);
     for (int i = 0; i < count; ++i) wrong += s.got[i] != 10000 * (s.left + 1) + i;
     if (rank == 0) std::printf("%s: returned\n", way.name);

@@ -5,7 +5,7 @@
 //   mpirun -n 4 ./heat_2d
 //
 // Exit status: 0 if every cell has the bits of one process and is the known solution to within rounding, 1 if not.
-// After: heat.cpp.
+// After: heat.cpp. New: MPI_Dims_create, MPI_Cart_create, MPI_Cart_coords, MPI_Cart_shift, MPI_Type_vector.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 

@@ -1,19 +1,24 @@
-// heat.cpp on GPUs, one process per GPU: the halo exchange is a group of ncclSend and ncclRecv. The bits are those of
-// one process on a CPU.
+// heat.cpp on GPUs, one process per GPU: the halo exchange is a group of ncclSend and ncclRecv, or MPI's with device
+// memory. The bits are those of one process on a CPU.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx heat_nccl.cu -o heat_nccl -lnccl
 //   mpirun -n 2 ./heat_nccl
+//   mpirun -n 2 ./heat_nccl MPI      needs a CUDA-aware MPI
 //
-// Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed.
-// After: heat.cpp.
+// Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed, 2 bad command line.
+// After: heat.cpp, cuda_aware.cu. New: ncclGroupStart, ncclGroupEnd.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #include <nccl.h>
+#if __has_include(<mpi-ext.h>)  // Open MPI's extensions
+#include <mpi-ext.h>
+#endif
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numbers>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,7 +34,15 @@ void check(ncclResult_t code) {
 }
 
 constexpr double r = 0.25;
-constexpr int steps = 50, total = 1000;
+constexpr int steps = 50, total = 1000, tag = 5;
+
+bool cuda_aware() {  // as in cuda_aware.cu
+#if OMPI_HAVE_MPI_EXT_CUDA
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
+}
 
 // The functions that end with _rn round every operation: nvcc would fuse the product and the sum.
 __global__ void step(const double* old, double* now, int cells) {
@@ -47,6 +60,15 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  const bool over_mpi = argc > 1 && argv[1] == std::string("MPI");
+  if (argc > 1 && !over_mpi) {
+    if (rank == 0) std::fprintf(stderr, "heat_nccl: unknown argument '%s': MPI, or none\n", argv[1]);
+    return MPI_Finalize(), 2;
+  }
+  if (over_mpi && !cuda_aware()) {  // it would take the GPU's address for one of the host
+    if (rank == 0) std::fprintf(stderr, "heat_nccl: this MPI does not say that it is CUDA-aware: use NCCL\n");
+    return MPI_Finalize(), 1;
+  }
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
@@ -72,17 +94,27 @@ int main(int argc, char** argv) {
   check(cudaMemset(old, 0, bytes));  // the walls, too
   check(cudaMemset(now, 0, bytes));
   check(cudaMemcpy(&now[1], &whole[first + 1], cells * sizeof(double), cudaMemcpyHostToDevice));
+  check(cudaDeviceSynchronize());  // cudaMemcpy may return before the GPU has all, and MPI knows no streams
 
+  const int left = rank > 0 ? rank - 1 : MPI_PROC_NULL, right = rank < size - 1 ? rank + 1 : MPI_PROC_NULL;
   for (int i = 0; i < steps; ++i) {
     std::swap(old, now);
-    // The four messages of a group start together, so their order does not matter. Without the group, each call may
-    // wait for the one before it on the stream, and two neighbours that both send first can deadlock.
-    check(ncclGroupStart());
-    if (rank < size - 1) check(ncclSend(&old[cells], 1, ncclDouble, rank + 1, world, stream));
-    if (rank > 0) check(ncclSend(&old[1], 1, ncclDouble, rank - 1, world, stream));
-    if (rank > 0) check(ncclRecv(&old[0], 1, ncclDouble, rank - 1, world, stream));
-    if (rank < size - 1) check(ncclRecv(&old[cells + 1], 1, ncclDouble, rank + 1, world, stream));
-    check(ncclGroupEnd());
+    if (over_mpi) {
+      check(cudaStreamSynchronize(stream));  // MPI knows no streams: the step before must be complete
+      MPI_Sendrecv(&old[cells], 1, MPI_DOUBLE, right, tag, &old[0], 1, MPI_DOUBLE, left, tag, MPI_COMM_WORLD,
+                   MPI_STATUS_IGNORE);
+      MPI_Sendrecv(&old[1], 1, MPI_DOUBLE, left, tag, &old[cells + 1], 1, MPI_DOUBLE, right, tag, MPI_COMM_WORLD,
+                   MPI_STATUS_IGNORE);
+    } else {
+      // The four messages of a group start together, so their order does not matter. Without the group, each call may
+      // wait for the one before it on the stream, and two neighbours that both send first can deadlock.
+      check(ncclGroupStart());
+      if (rank < size - 1) check(ncclSend(&old[cells], 1, ncclDouble, right, world, stream));
+      if (rank > 0) check(ncclSend(&old[1], 1, ncclDouble, left, world, stream));
+      if (rank > 0) check(ncclRecv(&old[0], 1, ncclDouble, left, world, stream));
+      if (rank < size - 1) check(ncclRecv(&old[cells + 1], 1, ncclDouble, right, world, stream));
+      check(ncclGroupEnd());
+    }
     step<<<(cells + 255) / 256, 256, 0, stream>>>(old, now, cells);  // after the messages: it is on the same stream
     check(cudaGetLastError());
 

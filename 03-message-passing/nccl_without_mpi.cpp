@@ -5,6 +5,7 @@
 //
 // Any launcher that sets these three variables will do: torchrun, mnrun, or a loop. Take a new file name for every run.
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
+// After: send_nccl.cpp. New: an id in a file.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 #include <nccl.h>

@@ -6,7 +6,7 @@
 // The ranks meet in an empty folder that all nodes see. On several nodes: ./send_gloo FOLDER ADDRESS, with an address
 // of this node that the others can reach (hostname -I lists its addresses; the name itself often stands for 127.0.1.1).
 // Exit status: 0 if every element is right, 1 if not, or if a rank is missing.
-// After: send_mpi.cpp.
+// After: send_mpi.cpp. New: a meeting place, RANK and WORLD_SIZE.
 // SPDX-License-Identifier: Apache-2.0
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>

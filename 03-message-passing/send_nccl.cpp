@@ -4,7 +4,7 @@
 //   mpirun -n 4 ./send_nccl
 //
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
-// After: send_mpi.cpp.
+// After: send_mpi.cpp. New: a CUDA stream, ncclUniqueId, ncclSend, ncclRecv.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 #include <mpi.h>

@@ -2,7 +2,7 @@
 // and the host waits for neither within a step.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx train_gpu.cu -o train_gpu -lcublas -lnccl
-//   mpirun -n 2 ./train_gpu
+//   mpirun -n 2 ./train_gpu [BATCH]
 //
 // Exit status: 0 if the network has learned, all ranks have the same parameters, and they are close to those of one
 // process; 1 if not, or if a call failed.
@@ -19,7 +19,7 @@
 #include <cstdlib>
 #include <vector>
 
-constexpr int layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30, bucket = 1 << 15;
+constexpr int layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30, bucket = 1 << 15;
 constexpr float learning_rate = 0.05F;
 constexpr int width(int layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
 
@@ -81,7 +81,7 @@ __global__ void add_samples(const float* delta, float* gradient, int out, int sa
 __global__ void relu_derivative(const float* x, float* delta, int count) {
   if (const int i = element(); i < count && x[i] <= 0) delta[i] = 0;
 }
-__global__ void update(float* values, const float* gradients, int count) {
+__global__ void update(float* values, const float* gradients, int batch, int count) {
   if (const int i = element(); i < count) values[i] -= learning_rate * (gradients[i] / float(batch));
 }
 
@@ -94,12 +94,13 @@ T* device_memory(int count) {
 }
 
 struct Network {
+  int batch;                                       // samples per step, of all ranks
   int weights[layers], biases[layers], count = 0;  // where each begins, and the number of all parameters
   float *values, *gradients, *units[layers + 1], *delta, *before;
   float* loss;
   std::vector<float> start;
 
-  explicit Network(int seed) {
+  Network(int seed, int samples) : batch(samples) {
     // The last layer first, because its gradients are ready first: a bucket is then one piece of memory. Multiples of
     // 64 floats, because NCCL and cuBLAS are slower at addresses that are not multiples of 16 bytes.
     for (int layer = layers; layer-- > 0;) {
@@ -146,6 +147,7 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
   check(cublasCreate(&blas));
   check(cublasSetStream(blas, compute));
   const float one = 1, zero = 0;
+  const int batch = net.batch;
 
   check(ncclBroadcast(net.values, net.values, std::size_t(net.count), ncclFloat, 0, comm, compute));
   for (int step = 0; step < steps; ++step) {
@@ -186,7 +188,7 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
     }
     check(cudaEventRecord(reduced, communicate));
     check(cudaStreamWaitEvent(compute, reduced, 0));
-    update<<<blocks(net.count), threads, 0, compute>>>(net.values, net.gradients, net.count);
+    update<<<blocks(net.count), threads, 0, compute>>>(net.values, net.gradients, batch, net.count);
     check(cudaGetLastError());  // of a launch: kernels return nothing
   }
   check(ncclAllReduce(net.loss, net.loss, 1, ncclFloat, ncclSum, comm, compute));
@@ -196,11 +198,11 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
   check(cublasDestroy(blas));
   for (cudaEvent_t event : {computed, reduced}) check(cudaEventDestroy(event));
   for (cudaStream_t stream : {compute, communicate}) check(cudaStreamDestroy(stream));
-  return loss / (10 * batch);
+  return loss / float(10 * batch);
 }
 
 // Trains with all processes, and in each process without the others; returns whether both learn the same.
-bool compare_with_one_process(int rank, int size) {
+bool compare_with_one_process(int batch, int rank, int size) {
   ncclUniqueId id;
   if (rank == 0) check(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
@@ -209,14 +211,13 @@ bool compare_with_one_process(int rank, int size) {
   check(ncclGetUniqueId(&id));  // of a communicator that this process has for itself
   check(ncclCommInitRank(&self, 1, id, 0));
 
-  Network network(rank), alone(0);
+  Network network(rank, batch), alone(0, batch);
   const float loss = train(network, world, rank, size);
   train(alone, self, 0, 1);
 
-  // NCCL gives all ranks the same bits. One process adds the same numbers in another order; cuBLAS sums of at most 128
-  // floats are off by at most 128 x 2^-24 = 8e-6 of their terms, and 14 of them follow each other in a step: 1.1e-4.
-  // The limit is 2e-3 of the largest change of a parameter, to leave room for what a step makes of the errors of those
-  // before it. (An estimate, not a proof. A sample that is left out moves the mean of 100 by 1e-2.)
+  // NCCL gives all ranks the same bits. One process adds the same numbers in another order. That changes last bits, and
+  // may decide whether a unit is above 0, which moves a parameter by 4e-3 of the largest change of a parameter.
+  // (Measured on CPUs. Of 100 samples, one that is left out in each step moves one by 8e-2.)
   const std::vector<float> own = network.parameters(), wanted = alone.parameters();
   std::vector<float> of_rank_0 = own;
   MPI_Bcast(of_rank_0.data(), network.count, MPI_FLOAT, 0, MPI_COMM_WORLD);
@@ -225,7 +226,7 @@ bool compare_with_one_process(int rank, int size) {
     largest = std::max(largest, std::abs(wanted[i] - alone.start[i]));
     difference = std::max(difference, std::abs(own[i] - wanted[i]));
   }
-  int right = own == of_rank_0 && difference <= 2e-3F * largest && loss < 0.5F;
+  int right = own == of_rank_0 && difference <= 2e-2F * largest && loss < 0.5F;
   MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   if (rank == 0)
     std::printf("%s: loss %.4f, parameters differ from one process by %g, changes are up to %g\n",
@@ -243,13 +244,18 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  const int batch = argc > 1 ? std::atoi(argv[1]) : 100;
+  if (batch < size || batch > 1600) {
+    if (rank == 0) std::fprintf(stderr, "train_gpu: batch must be a number from %d to 1600, not '%s'\n", size, argv[1]);
+    return MPI_Finalize(), 1;
+  }
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
   check(cudaGetDeviceCount(&devices));
   check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
-  const bool right = compare_with_one_process(rank, size);
+  const bool right = compare_with_one_process(batch, rank, size);
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_gpu: standard output"), 1;
   return right ? 0 : 1;

@@ -2,7 +2,7 @@
 // while the backward pass computes those of the layers before it.
 //
 //   mpicxx -std=c++20 -O2 train_overlap.cpp -o train_overlap
-//   mpirun -n 2 ./train_overlap
+//   mpirun -n 2 ./train_overlap [BATCH]
 //
 // Exit status: 0 if the network has learned, and each rank has the parameters of train_single, to the last bit; 1 if
 // not.
@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
+constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30;
 constexpr std::size_t bucket = 1 << 15;  // gradients
 constexpr float learning_rate = 0.05F;
 constexpr std::size_t width(std::size_t layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
@@ -44,10 +44,10 @@ float input(std::size_t sample, std::size_t i) {
   return random(1000 + class_of(sample), i) + random(999, (sample + 1) * 1000 + i);
 }
 
-// To a multiple of 2^-16, by an addition that leaves float no finer bits. Sums of such numbers below 2^8 are exact in
-// float, so that gradients do not depend on the order of the additions. Real trainings do without, and their last bits
-// depend on the number of ranks.
-float rounded(float x) { return (x + 192) - 192; }
+// To a multiple of 2^-12, by an addition that leaves float no finer bits. A float has 24 bits, so sums of such numbers
+// are exact below 2^12 = 4096, whatever the order of the additions. Here a sum grows with the batch: to 48 with 100
+// samples, and to 729 with 1600. Real trainings do without, and their last bits depend on the number of ranks.
+float rounded(float x) { return (x + 3072) - 3072; }
 
 struct Parameter {
   std::vector<float> value;
@@ -121,12 +121,13 @@ class Reducer {
 };
 
 struct Network {
+  std::size_t batch;                                 // samples per step, of all ranks
   std::vector<Parameter> parameters;                 // weights and biases of layer 0, of layer 1, ...
   std::array<std::vector<float>, layers + 1> units;  // units[layer] has the layer's inputs, sample after sample
   std::vector<float> gradients;  // of all parameters, the last one first, as a backward pass has them
   std::vector<float> delta;      // the derivative of the loss by the outputs of the layer at work
 
-  explicit Network(std::uint64_t seed) {
+  Network(std::uint64_t seed, std::size_t samples) : batch(samples) {
     for (std::size_t layer = 0; layer < layers; ++layer)
       for (const std::size_t size : {width(layer) * width(layer + 1), width(layer + 1)})
         parameters.push_back({std::vector<float>(size), {}}), gradients.resize(gradients.size() + size);
@@ -211,18 +212,25 @@ std::pair<double, double> train(Network& network, MPI_Comm comm) {
   for (Parameter& parameter : network.parameters)  // all ranks start from rank 0's parameters
     MPI_Bcast(parameter.value.data(), int(parameter.value.size()), MPI_FLOAT, 0, comm);
   Reducer reducer(comm, network.parameters, network.gradients);
+  const std::size_t batch = network.batch;
   double loss = 0;
   std::vector<double> times;
   for (std::size_t step = 0; step < steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
+    MPI_Pcontrol(1, "forward");  // a region of the timeline; without a tool, MPI_Pcontrol does nothing
     const double sum = network.forward(step * batch + batch * std::size_t(rank) / std::size_t(size),
                                        step * batch + batch * std::size_t(rank + 1) / std::size_t(size));
+    MPI_Pcontrol(-1, "forward");
+    MPI_Pcontrol(1, "backward");
     reducer.begin();
     network.backward(reducer);
     reducer.wait();
+    MPI_Pcontrol(-1, "backward");  // after wait(): until then, the other thread calls MPI
+    MPI_Pcontrol(1, "update");
     network.update();
+    MPI_Pcontrol(-1, "update");
     times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    if (step + 10 >= steps) loss += sum / (10 * batch);
+    if (step + 10 >= steps) loss += sum / double(10 * batch);
   }
   MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, comm);
   std::ranges::nth_element(times, times.begin() + steps / 2);
@@ -243,7 +251,12 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
-  Network network{std::uint64_t(rank)}, alone(0);
+  const std::size_t batch = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  if (batch < 1 || batch > 1600) {
+    if (rank == 0) std::fprintf(stderr, "train_overlap: batch must be a number from 1 to 1600, not '%s'\n", argv[1]);
+    return MPI_Finalize(), 1;
+  }
+  Network network(std::uint64_t(rank), batch), alone(0, batch);
   const auto [loss, median] = train(network, MPI_COMM_WORLD);
   if (rank == 0) train(alone, MPI_COMM_SELF);  // one process with the whole batch
   for (std::size_t p = 0; p < alone.parameters.size(); ++p) {

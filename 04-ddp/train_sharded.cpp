@@ -2,7 +2,7 @@
 // of every layer's parameters and nothing else of them. A layer is gathered when it is needed, and dropped after that.
 //
 //   mpicxx -std=c++20 -O2 train_sharded.cpp -o train_sharded
-//   mpirun -n 4 ./train_sharded
+//   mpirun -n 4 ./train_sharded [BATCH]
 //
 // Exit status: 0 if the network has learned, and the ranks' parts are the parameters of one process, to the last bit,
 // in less memory; 1 if not.
@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
+constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30;
 constexpr float learning_rate = 0.05F;
 constexpr std::size_t width(std::size_t layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
 
@@ -38,10 +38,10 @@ float input(std::size_t sample, std::size_t i) {
   return random(1000 + class_of(sample), i) + random(999, (sample + 1) * 1000 + i);
 }
 
-// To a multiple of 2^-16, by an addition that leaves float no finer bits. Sums of such numbers below 2^8 are exact in
-// float, so that gradients do not depend on the order of the additions. Real trainings do without, and their last bits
-// depend on the number of ranks.
-float rounded(float x) { return (x + 192) - 192; }
+// To a multiple of 2^-12, by an addition that leaves float no finer bits. A float has 24 bits, so sums of such numbers
+// are exact below 2^12 = 4096, whatever the order of the additions. Here a sum grows with the batch: to 48 with 100
+// samples, and to 729 with 1600. Real trainings do without, and their last bits depend on the number of ranks.
+float rounded(float x) { return (x + 3072) - 3072; }
 
 // Counts the bytes of parameters and gradients that this process has, and the most that it had.
 struct Memory {
@@ -67,6 +67,7 @@ using Floats = std::vector<float, Counted<float>>;
 
 struct Network {
   MPI_Comm comm;
+  std::size_t batch;  // samples per step, of all ranks
   int rank = 0, size = 0;
   std::array<Floats, layers> parts;                  // of each layer's weights and then biases, this rank's part
   std::array<std::vector<float>, layers + 1> units;  // units[layer] has the layer's inputs, sample after sample
@@ -78,7 +79,7 @@ struct Network {
     return (all + ranks - 1) / ranks * ranks;
   }
 
-  Network(std::uint64_t seed, MPI_Comm communicator) : comm(communicator) {
+  Network(std::uint64_t seed, std::size_t samples, MPI_Comm communicator) : comm(communicator), batch(samples) {
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     for (std::size_t layer = 0; layer < layers; ++layer) {
@@ -156,12 +157,16 @@ struct Network {
 
 // Returns the mean loss of the last 10 steps.
 double train(Network& network) {
-  const std::size_t rank = std::size_t(network.rank), size = std::size_t(network.size);
+  const std::size_t rank = std::size_t(network.rank), size = std::size_t(network.size), batch = network.batch;
   double loss = 0;
   for (std::size_t step = 0; step < steps; ++step) {
+    MPI_Pcontrol(1, "forward");
     const double sum = network.forward(step * batch + batch * rank / size, step * batch + batch * (rank + 1) / size);
+    MPI_Pcontrol(-1, "forward");
+    MPI_Pcontrol(1, "backward");
     network.backward_and_update();
-    if (step + 10 >= steps) loss += sum / (10 * batch);
+    MPI_Pcontrol(-1, "backward");
+    if (step + 10 >= steps) loss += sum / double(10 * batch);
   }
   MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, network.comm);
   return loss;
@@ -175,13 +180,18 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
+  const std::size_t batch = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  if (batch < 1 || batch > 1600) {
+    if (rank == 0) std::fprintf(stderr, "train_sharded: batch must be a number from 1 to 1600, not '%s'\n", argv[1]);
+    return MPI_Finalize(), 1;
+  }
   double loss = 0;
   unsigned long most[2] = {};  // bytes: of the largest rank, of one process
   {
-    Network network(0, MPI_COMM_WORLD);
+    Network network(0, batch, MPI_COMM_WORLD);
     loss = train(network);
     most[0] = std::exchange(Memory::most, 0);
-    Network alone(0, MPI_COMM_SELF);  // one process, the whole batch and all parameters
+    Network alone(0, batch, MPI_COMM_SELF);  // one process, the whole batch and all parameters
     const std::size_t before = Memory::most = Memory::now;
     train(alone);
     most[1] = Memory::most - before;

@@ -1,7 +1,7 @@
 // One process trains a small network: forward pass, backward pass, update. train_all_reduce.cpp does it on all ranks.
 //
 //   g++ -std=c++20 -O2 train_single.cpp -o train_single
-//   ./train_single
+//   ./train_single [BATCH]
 //
 // Exit status: 0 if the network has learned, 1 if not.
 // SPDX-License-Identifier: Apache-2.0
@@ -11,10 +11,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
-constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
+constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30;
 constexpr float learning_rate = 0.05F;
 constexpr std::size_t width(std::size_t layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
 
@@ -37,11 +38,12 @@ struct Parameter {
 };
 
 struct Network {
+  std::size_t batch;                                 // samples per step
   std::vector<Parameter> parameters;                 // weights and biases of layer 0, of layer 1, ...
   std::array<std::vector<float>, layers + 1> units;  // units[layer] has the layer's inputs, sample after sample
   std::vector<float> delta;                          // the derivative of the loss by the outputs of the layer at work
 
-  explicit Network(std::uint64_t seed) {
+  Network(std::uint64_t seed, std::size_t samples) : batch(samples) {
     for (std::size_t layer = 0; layer < layers; ++layer)
       for (const std::size_t size : {width(layer) * width(layer + 1), width(layer + 1)})
         parameters.push_back({std::vector<float>(size), std::vector<float>(size)});
@@ -114,6 +116,7 @@ struct Network {
 
 // Returns the mean loss of the last 10 steps, and the median time of a step in milliseconds.
 std::pair<double, double> train(Network& network) {
+  const std::size_t batch = network.batch;
   double loss = 0;
   std::vector<double> times;
   for (std::size_t step = 0; step < steps; ++step) {
@@ -122,14 +125,17 @@ std::pair<double, double> train(Network& network) {
     network.backward();
     network.update();
     times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    if (step + 10 >= steps) loss += sum / (10 * batch);
+    if (step + 10 >= steps) loss += sum / double(10 * batch);
   }
   std::ranges::nth_element(times, times.begin() + steps / 2);
   return {loss, times[steps / 2]};
 }
 
-int main() {
-  Network network(0);
+int main(int argc, char** argv) {
+  const std::size_t batch = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  if (batch < 1 || batch > 1600)
+    return std::fprintf(stderr, "train_single: batch must be a number from 1 to 1600, not '%s'\n", argv[1]), 1;
+  Network network(0, batch);
   const auto [loss, median] = train(network);
   const bool right = loss < 0.5;  // a guess has log 8 = 2.08
   std::printf("median step: %.3f ms\n", median);

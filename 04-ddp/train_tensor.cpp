@@ -2,7 +2,7 @@
 // the same batch, and each a part of the hidden units: one all-reduce forward and one backward join the parts.
 //
 //   mpicxx -std=c++20 -O2 train_tensor.cpp -o train_tensor
-//   mpirun -n 2 ./train_tensor
+//   mpirun -n 2 ./train_tensor [BATCH]
 //
 // Exit status: 0 if the network has learned, and each rank's part of the parameters is that of one process, to the last
 // bit, with two all-reduces per step; 1 if not.
@@ -18,7 +18,7 @@
 #include <cstdlib>
 #include <vector>
 
-constexpr std::size_t inputs = 64, width = 32, hidden = 256, classes = 8, batch = 100, steps = 30;
+constexpr std::size_t inputs = 64, width = 32, hidden = 256, classes = 8, steps = 30;
 constexpr float learning_rate = 0.05F;
 
 // Random, in -1 ... 1, and a function of its arguments alone: the same on every rank, whatever was drawn before.
@@ -36,7 +36,8 @@ float input(std::size_t sample, std::size_t i) {
 }
 
 // To a multiple of 2^-16, by an addition that leaves float no finer bits. Sums of such numbers below 2^8 are exact in
-// float, so that they do not depend on how many ranks share the additions.
+// float, so that they do not depend on how many ranks share the additions. The sums here are over a layer's units, so
+// they do not grow with the batch.
 float rounded(float x) { return (x + 192) - 192; }
 
 int all_reduces = 0;
@@ -91,7 +92,7 @@ struct Layer {
     return before;
   }
 
-  void update() {
+  void update(std::size_t batch) {
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= learning_rate * (weight_gradients[i] / float(batch));
     for (std::size_t i = 0; i < biases.size(); ++i) biases[i] -= learning_rate * (bias_gradients[i] / float(batch));
   }
@@ -116,11 +117,13 @@ void relu_backward(const std::vector<float>& x, std::vector<float>& derivative) 
 
 struct Network {
   MPI_Comm comm;
-  Part mine;  // of the hidden units
+  std::size_t batch;  // samples per step
+  Part mine;          // of the hidden units
   Layer start, by_columns, by_rows;
 
-  explicit Network(MPI_Comm communicator)
+  Network(MPI_Comm communicator, std::size_t samples)
       : comm(communicator),
+        batch(samples),
         mine(part_of_hidden(comm)),
         start(1, inputs, width, {0, inputs}, {0, width}),   // whole, on every rank
         by_columns(2, width, hidden, {0, width}, mine),     // width x hidden
@@ -136,6 +139,7 @@ struct Network {
 
   // Returns the sum of the samples' cross-entropy losses.
   double step(std::size_t first) {
+    MPI_Pcontrol(1, "forward");
     std::vector<float> x(batch * inputs);
     for (std::size_t k = 0; k < x.size(); ++k) x[k] = input(first + k / inputs, k % inputs);
     std::vector<float> a = start.forward(x);
@@ -157,14 +161,19 @@ struct Network {
       loss -= std::log(powers[class_of(first + s)] / all);
       for (std::size_t c = 0; c < classes; ++c) scores[c] = powers[c] / all - float(c == class_of(first + s));
     }
+    MPI_Pcontrol(-1, "forward");
 
+    MPI_Pcontrol(1, "backward");
     std::vector<float> d = by_rows.backward(h, y);  // every rank has y whole: no message
     relu_backward(h, d);
     d = by_columns.backward(a, d);  // the part of the derivative that came through its hidden units
     all_reduce(d, comm);
     relu_backward(a, d);
     start.backward(x, d);  // the same on all ranks, which have the same batch: no all-reduce
-    for (Layer* layer : {&start, &by_columns, &by_rows}) layer->update();
+    MPI_Pcontrol(-1, "backward");
+    MPI_Pcontrol(1, "update");
+    for (Layer* layer : {&start, &by_columns, &by_rows}) layer->update(batch);
+    MPI_Pcontrol(-1, "update");
     return loss;
   }
 
@@ -172,7 +181,7 @@ struct Network {
     double loss = 0;
     for (std::size_t s = 0; s < steps; ++s) {
       const double sum = step(s * batch);
-      if (s + 10 >= steps) loss += sum / (10 * batch);
+      if (s + 10 >= steps) loss += sum / double(10 * batch);
     }
     return loss;
   }
@@ -186,7 +195,12 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
-  Network network(MPI_COMM_WORLD), alone(MPI_COMM_SELF);
+  const std::size_t batch = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
+  if (batch < 1 || batch > 1600) {
+    if (rank == 0) std::fprintf(stderr, "train_tensor: batch must be a number from 1 to 1600, not '%s'\n", argv[1]);
+    return MPI_Finalize(), 1;
+  }
+  Network network(MPI_COMM_WORLD, batch), alone(MPI_COMM_SELF, batch);
   const double loss = network.train();
   const int calls = all_reduces;
   alone.train();

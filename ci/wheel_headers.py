@@ -1,9 +1,13 @@
 """Unpacks the headers of packages from PyPI, without a download of the libraries beside them: 2 MB of 750 for NCCL and cuBLAS.
 
-usage: wheel_headers.py FOLDER PACKAGE...
+usage: wheel_headers.py FOLDER LOCK               LOCK: lines of NAME==VERSION and the SHA-256 of the list of files in one of its wheels
+       wheel_headers.py --lock PACKAGE [OPTION...]      writes such a line for PACKAGE, for the computers that pip's OPTIONs name
 """
+import base64
+import hashlib
 import io
 import json
+import pathlib
 import subprocess
 import sys
 import urllib.request
@@ -43,8 +47,41 @@ class Remote(io.RawIOBase):
         return len(data)
 
 
-report = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-",
-                         *sys.argv[2:]], check=True, stdout=subprocess.PIPE)
-for package in json.loads(report.stdout)["install"]:
-    with zipfile.ZipFile(io.BufferedReader(Remote(package["download_info"]["url"]), 1 << 20)) as wheel:
-        wheel.extractall(sys.argv[1], [name for name in wheel.namelist() if "/include/" in name])
+def open_wheel(package, *options):
+    report = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps",
+                             "--report", "-", package, *options], check=True, stdout=subprocess.PIPE)
+    url = json.loads(report.stdout)["install"][0]["download_info"]["url"]
+    return zipfile.ZipFile(io.BufferedReader(Remote(url), 1 << 20))
+
+
+def record_of(wheel):
+    """The wheel's list of its files, with a hash of each."""
+    return wheel.read(next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD")))
+
+
+def headers(wheel, package, pinned):
+    """Names and contents, which are those of the list of files that has one of the pinned hashes."""
+    record = record_of(wheel)
+    listed = set(record.decode().splitlines()) if hashlib.sha256(record).hexdigest() in pinned else ()
+    for name in wheel.namelist():
+        if "/include/" in name and not name.endswith("/"):
+            content = wheel.read(name)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+            if f"{name},sha256={digest},{len(content)}" not in listed:
+                sys.exit(f"{package}: {name} or the wheel's RECORD is not the one that the lock has: somebody exchanged it, or run ci/lock")
+            yield name, content
+
+
+def main():
+    if sys.argv[1] == "--lock":
+        return print(sys.argv[2], hashlib.sha256(record_of(open_wheel(*sys.argv[2:]))).hexdigest())
+    folder, lock = map(pathlib.Path, sys.argv[1:])
+    lines = [line.split() for line in lock.read_text().splitlines()]
+    for package in {line[0] for line in lines}:
+        for name, content in headers(open_wheel(package), package, [record for of, record in lines if of == package]):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  int rank = 0, size = 0, asked = 1, local_rank = 0;
+  int rank = 0, size = 0, asked = 1, local_rank = 0, local_size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
@@ -25,16 +25,14 @@ int main(int argc, char** argv) {
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank / 2, rank, &node);
   MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_size(node, &local_size);
 
   int node_rank = -1;
   // TODO (exercise): set node_rank on every process, without rank / 2, which you would not know on a cluster.
-  // The processes with local rank 0 form a communicator of their own (MPI_Comm_split, MPI_UNDEFINED for the others).
-  // Their ranks in it are the numbers of the nodes. Each then tells its node (MPI_Bcast).
 
-  int right = node_rank == rank / 2 ? 1 : 0;
-  MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  std::printf("rank %d of %d: node %d, local rank %d\n", rank, size, node_rank, local_rank);
-  if (rank == 0) std::printf("%s\n", right ? "RIGHT" : "WRONG");
+  const bool right = node_rank == rank / 2;
+  std::printf("rank %d of %d: node %d, local rank %d of %d: %s\n", rank, size, node_rank, local_rank, local_size,
+              right ? "RIGHT" : "WRONG");
   MPI_Comm_free(&node);
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("node_rank: standard output"), 1;

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <iostream>
 #include <optional>
 
 namespace {
@@ -50,7 +49,7 @@ int main(int argc, char** argv) {
     const auto options = mnrun::parse(argc, argv, multinode::current_environment());
     return options ? mnrun::supervise(*options) : multinode::flush_output("mnrun", multinode::exit_right);
   } catch (const std::exception& e) {
-    std::cerr << std::string("mnrun: ") + e.what() + "\n";
+    multinode::say("mnrun", e.what());
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

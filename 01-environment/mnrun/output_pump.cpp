@@ -3,6 +3,7 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -203,7 +204,7 @@ void OutputPump::end_line(Source& source) {
 }
 
 void OutputPump::print(const std::string& line) {
-  sinks_[1].put((std::exchange(open_[1], -1) >= 0 ? "\nmnrun: " : "mnrun: ") + line + "\n");
+  sinks_[1].put((std::exchange(open_[1], -1) >= 0 ? "\nmnrun: " : "mnrun: ") + multinode::one_line(line) + "\n");
 }
 
 int OutputPump::timeout() const {

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -112,10 +114,13 @@ ProcessGroup::ProcessGroup(const Options& options, const Attempt& attempt, multi
 
 Descriptor ProcessGroup::open_log(const Place& place, const char* name) const {
   auto folder = std::filesystem::path(options_.log_dir) / attempt_.master.run_id;
+  const auto run = folder;
   if (place.node_count > 1) folder /= fmt::format("node_{}", place.node);  // the nodes may share a file system
   folder /= fmt::format("attempt_{}/{}", attempt_.number, place.local_rank);
-  std::filesystem::create_directories(folder);
-  return multinode::open_in_place(folder / name, false);
+  multinode::make_folders(folder);
+  if (const auto why = multinode::why_not_own(run); !why.empty())
+    throw std::system_error(EPERM, std::generic_category(), "--log-dir: " + run.string() + ": " + why);
+  return multinode::create_new(folder / name);
 }
 
 void ProcessGroup::start(OutputPump& pump) {

@@ -1,6 +1,7 @@
 #include <mnrun/supervisor.hpp>
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
@@ -177,11 +178,14 @@ std::string prepare_start(Options& options, Agent& agent) {
     if (options.tee && options.log_dir.empty()) {
       options.log_dir = std::filesystem::temp_directory_path() / "mnrun-XXXXXX";
       if (!mkdtemp(options.log_dir.data())) throw multinode::UsageError("--log-dir: cannot make " + options.log_dir);
-    } else if (options.tee) {
-      std::error_code error;
-      std::filesystem::create_directories(options.log_dir, error);
-      if (error) throw multinode::UsageError("--log-dir " + options.log_dir + ": " + error.message());
-    }
+    } else if (options.tee)
+      try {
+        multinode::make_folders(options.log_dir);
+        if (const auto why = multinode::why_not_own(options.log_dir); !why.empty())
+          throw multinode::UsageError("--log-dir " + options.log_dir + ": " + why);
+      } catch (const std::system_error& e) {
+        throw multinode::UsageError(std::string("--log-dir: ") + e.what());
+      }
     return file;
   } catch (const multinode::UsageError& e) {
     agent.error_status = multinode::exit_usage, agent.error = e.what();

@@ -384,11 +384,20 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
     EXPECT_EQ(lines_with(both.out, "[rank " + rank + "] "), Words{"out " + rank});
     EXPECT_EQ(lines_with(both.err, "[rank " + rank + "] "), Words{"err " + rank});
   }
+  folder.write("precious", "keep me");  // another user's link leads there
   std::filesystem::remove(logs / "1" / "stdout.log");
-  std::filesystem::create_symlink(folder / "other", logs / "1" / "stdout.log");
+  std::filesystem::create_hard_link(folder / "precious", logs / "1" / "stdout.log");
+  EXPECT_EQ(with_tee("3").status, 0);
+  EXPECT_EQ(text_of(logs / "1" / "stdout.log"), "out 1\n");
+  EXPECT_EQ(text_of(folder / "precious"), "keep me\n");
+  chmod(folder.path().c_str(), 0777);
   const Result refused = with_tee("3");
-  EXPECT_EQ(refused.status, 1);
-  EXPECT_SAYS(refused.err, "stdout.log, where a link or a pipe lies");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(refused.err, "mnrun: --log-dir " + folder.path().string() +
+                             ": every user can write to it, and exchange what is in it: name a folder in it\n");
+  chmod(folder.path().c_str(), 01777);                              // as /tmp
+  if (lchown((folder / "job").c_str(), 65534, 65534) != 0) return;  // not root
+  EXPECT_SAYS(with_tee("3").err, "job: it is another user's, in a folder in which every user can write");
 }
 
 TEST(Mnrun, MakesAFolderOfLogsWhereNoneIsGiven) {

@@ -1,9 +1,9 @@
-// Every rank sends its block to its right neighbour and receives that of its left neighbour, all at the same time.
+// Every rank sends its block to the right, receives one from the left, and meanwhile adds up its own.
 //
 //   mpicxx -std=c++20 -O2 shift.cpp -o shift
 //   mpirun -n 4 ./shift
 //
-// Exit status: 0 if every rank has the block of its left neighbour, 1 if not.
+// Exit status: 0 if every rank has the block of its left neighbour and the right sum, 1 if not.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 
@@ -25,11 +25,13 @@ int main(int argc, char** argv) {
   const int left = (rank + size - 1) % size, right = (rank + 1) % size;
   for (int i = 0; i < count; ++i) mine[i] = 10000 * (rank + 1) + i;
 
-  // TODO (exercise): send `mine` to rank `right`, and receive `got` from rank `left`. Try MPI_Send and then MPI_Recv
-  // first, with this count and with count = 16. Which of them ends, and why? Then find the call of MPI that does both.
+  // TODO (exercise): send `mine` to rank `right`, and receive `got` from rank `left`. While the messages travel, let
+  // `sum` become the sum of `mine`. Before that, try the obvious order, MPI_Send and then MPI_Recv, with this count and
+  // with count = 16: which of them ends, and why?
+  long long sum = 0;
   (void)right, (void)tag;
 
-  int wrong = 0;
+  int wrong = sum != count * (10000LL * (rank + 1)) + count * (count - 1LL) / 2;
   for (int i = 0; i < count; ++i) wrong += got[i] != 10000 * (left + 1) + i;
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);

@@ -3,27 +3,22 @@
 #include "../ddp/philox.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 
 namespace data {
 namespace {
 
-constexpr std::size_t record_bytes = 1 + cifar10_image;
+constexpr std::size_t record_bytes = 1 + cifar10_image, most_records = 10'000;  // of a file
 
 // Appends a file's records; returns how many.
-std::size_t append(const std::filesystem::path& path, Cifar10Images& images) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error)
-    throw multinode::UsageError("cannot read " + path.string() + ": " + error.message() +
-                                "; --data must name a folder with CIFAR-10's binary version (cifar-10-binary.tar.gz, "
-                                "unpacked)");
+std::size_t append(const std::filesystem::path& path, Cifar10Images& images) try {
+  // The data set is the user's: so are links in it.
+  multinode::ForeignFile file(path, most_records * record_bytes, multinode::Links::followed);
+  const std::uint64_t bytes = file.size();
   if (bytes == 0 || bytes % record_bytes != 0)
     throw std::runtime_error(path.string() + ": " + std::to_string(bytes) + " bytes are not records of " +
                              std::to_string(record_bytes) + ": cut off, or not CIFAR-10's binary version");
@@ -32,17 +27,19 @@ std::size_t append(const std::filesystem::path& path, Cifar10Images& images) {
   images.labels.resize(before + records);
   images.pixels.resize(images.labels.size() * cifar10_image);
 
-  std::ifstream file(path, std::ios::binary);
   for (std::size_t i = 0; i < records; ++i) {
     std::uint8_t& label = images.labels[before + i];
-    file.read(reinterpret_cast<char*>(&label), 1);
-    file.read(reinterpret_cast<char*>(images.pixels.data() + (before + i) * cifar10_image), cifar10_image);
-    if (!file) throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
+    if (file.read(&label, 1) + file.read(images.pixels.data() + (before + i) * cifar10_image, cifar10_image) !=
+        record_bytes)
+      throw std::runtime_error(path.string() + ": cut off while it was read");
     if (label >= cifar10_classes)
       throw std::runtime_error(path.string() + ": label " + std::to_string(label) + " in record " + std::to_string(i) +
                                ", but there are classes 0 to 9: damaged, or not CIFAR-10's binary version");
   }
   return records;
+} catch (const multinode::UsageError& error) {
+  throw multinode::UsageError(error.what() + std::string("; --data must name a folder with CIFAR-10's binary version "
+                                                         "(cifar-10-binary.tar.gz, unpacked)"));
 }
 
 }  // namespace

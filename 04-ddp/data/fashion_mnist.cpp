@@ -11,6 +11,8 @@
 namespace data {
 namespace {
 
+constexpr std::size_t most_images = 250'000;  // EMNIST's digits, in the same files, are 240,000
+
 std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
   const std::string advice =
       "install the Debian package dataset-fashion-mnist, or name the folder that has the files with --data DIR";
@@ -24,8 +26,8 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
 Images read_images(const std::filesystem::path& folder, const std::string& part) {
   const std::filesystem::path images_path = find_file(folder, part + "-images-idx3-ubyte");
   const std::filesystem::path labels_path = find_file(folder, part + "-labels-idx1-ubyte");
-  Idx images = read_idx(images_path);
-  Idx labels = read_idx(labels_path);
+  Idx images = read_idx(images_path, most_images * image_bytes);
+  Idx labels = read_idx(labels_path, most_images);
   if (images.dimensions.size() != 3 || images.dimensions[1] * images.dimensions[2] != image_bytes ||
       images.dimensions[1] != 28)
     throw std::runtime_error(images_path.string() + ": not images of 28 x 28");

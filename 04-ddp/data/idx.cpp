@@ -1,6 +1,7 @@
 #include "idx.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 
 #include <zlib.h>
 
@@ -9,25 +10,26 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 
 namespace data {
 
-Idx read_idx(const std::filesystem::path& path) {
+Idx read_idx(const std::filesystem::path& path, std::size_t most) {
   const auto require = [&path](bool right, const std::string& wrong) {
     if (!right) throw std::runtime_error(path.string() + ": " + wrong);
   };
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);  // reads plain files too
-  const auto unreadable = [&path] {
-    return multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
-  };
-  if (!file) throw unreadable();
+  // Compressed, it is hardly longer. The data set is the user's: so are links in it.
+  multinode::ForeignFile opened(path, 2 * most + 4096, multinode::Links::followed);
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzdopen(opened.release(), "rb"),
+                                                        gzclose);  // reads plain files too
+  if (!file) throw std::bad_alloc();
   const auto read = [&](std::uint8_t* into, std::size_t count) {  // returns fewer than that only at the end
     const int got = gzread(file.get(), into, static_cast<unsigned>(count));
     int code = Z_OK;
     const std::string error = gzerror(file.get(), &code);  // "file: what is wrong", or empty
-    if (code == Z_ERRNO) throw unreadable();
+    if (code == Z_ERRNO) throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
     require(code != Z_BUF_ERROR, "the gzip data is cut off; get the file again");
     require(got >= 0, "damaged gzip data:" + error.substr(error.rfind(':') + 1) + "; get the file again");
     return static_cast<std::size_t>(got);
@@ -38,7 +40,6 @@ Idx read_idx(const std::filesystem::path& path) {
   require(head[0] == 0 && head[1] == 0, "not an IDX file (it begins with other bytes)");
   require(head[2] == 8, "IDX elements of type " + std::to_string(head[2]) + "; only 8, unsigned byte, is read");
   require(head[3] != 0, "an IDX file without dimensions");
-  constexpr std::size_t most = std::size_t{1} << 40;
   Idx idx;
   std::size_t count = 1;
   for (int d = 0; d < head[3]; ++d) {
@@ -47,7 +48,8 @@ Idx read_idx(const std::filesystem::path& path) {
     std::size_t dimension = 0;
     for (const std::uint8_t byte : word) dimension = dimension << 8 | byte;
     idx.dimensions.push_back(dimension);
-    require(dimension == 0 || count <= most / dimension, "its header announces more than 2^40 elements");
+    require(dimension == 0 || count <= most / dimension,
+            "its header announces more than " + std::to_string(most) + " bytes");
     count *= dimension;
   }
   // Piece by piece: the header is not trusted with memory.

@@ -23,6 +23,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -39,7 +40,8 @@ static_assert(std::endian::native == std::endian::little, "elements are written 
 constexpr const char* temporary = ".tmp";       // at the end of a file that is being written
 constexpr const char* checksum_name = "crc32";  // the last tensor
 constexpr const char* metadata_name = "__metadata__";
-constexpr std::uint64_t longest_head = 100'000'000;  // safetensors' own limit
+constexpr std::uint64_t longest_head = 1 << 20;      // bytes; read_checkpoint() parses it before it knows the file
+constexpr std::uint64_t longest_other = 4ull << 30;  // bytes, of a checkpoint whose blocks are not the model's
 
 using Checksum = std::uint32_t;
 
@@ -80,7 +82,8 @@ class TemporaryFile {
   explicit TemporaryFile(const fs::path& path)
       : path_(path),
         name_(path.string() + temporary),
-        fd_(::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666)) {
+        fd_((::unlink(name_.c_str()),  // of a killed run, or another user's link
+             ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0664))) {
     if (!fd_) fail();
   }
   ~TemporaryFile() {
@@ -147,6 +150,7 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
   std::string text = multinode::json_text(head);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
   const std::uint64_t head_bytes = text.size();
+  if (head_bytes > longest_head) throw std::logic_error("checkpoint: the state or the names are longer than 1 MiB");
 
   TemporaryFile file(path);
   file.write(&head_bytes, sizeof head_bytes);
@@ -157,28 +161,56 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
   file.rename();
 }
 
-nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::string& name,
-                                std::span<const NamedBlock> blocks, const nlohmann::json& options) {
+namespace {
+
+struct Source {  // of a block in the file
+  std::vector<std::size_t> shape;
+  std::string type;
+  std::size_t begin = 0, end = 0;
+};
+
+// In what the file differs from the model; "": in nothing.
+std::string difference(std::span<const NamedBlock> blocks, const std::map<std::string, Source>& sources) {
+  for (const NamedBlock& b : blocks) {
+    require_agreement(b.shape, b.block.count, b.name);
+    const auto source = sources.find(b.name);
+    if (source == sources.end()) return "it has no '" + b.name + "', which the model has";
+    const std::string here = text_of(b.shape, type_name(b.block.type));
+    const std::string there = text_of(source->second.shape, source->second.type);
+    if (here != there) return "its '" + b.name + "' is " + multinode::printable(there) + ", the model's " + here;
+    if (source->second.end - source->second.begin != b.block.bytes()) return "its '" + b.name + "' has other bytes";
+  }
+  for (const auto& source : sources)
+    if (std::ranges::find(blocks, source.first, &NamedBlock::name) == blocks.end())
+      return "it has '" + multinode::printable(source.first) + "', which the model has not";
+  return "";
+}
+
+}  // namespace
+
+nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock> blocks,
+                               const nlohmann::json& options) try {
+  const std::string name = path.string();
+  multinode::ForeignFile file(path, std::numeric_limits<std::int64_t>::max(), multinode::Links::followed);
   const auto damaged = [&name](const std::string& why) { throw DamagedCheckpoint(name + ": " + why); };
-  const auto refuse = [&name](const std::string& why) { throw std::runtime_error(name + ": " + why); };
+  Checksum sum = 0;
+  const auto take = [&](void* to, std::size_t bytes, const char* where) {
+    if (file.read(to, bytes) != bytes) damaged(std::string("a checkpoint cut off ") + where);
+    sum = add_to(sum, to, bytes);
+  };
 
   std::uint64_t head_bytes = 0;
-  if (file.size() < sizeof head_bytes) damaged("a checkpoint cut off in its header");
-  std::memcpy(&head_bytes, file.data(), sizeof head_bytes);
-  if (head_bytes > longest_head || (file.size() > sizeof head_bytes && file[sizeof head_bytes] != '{'))
+  take(&head_bytes, sizeof head_bytes, "in its header");
+  const std::string head_text = file.first(std::min(head_bytes, longest_head));
+  if (head_bytes > longest_head || (file.size() > sizeof head_bytes && !head_text.starts_with('{')))
     damaged("not a checkpoint (it does not begin like a safetensors file)");
-  if (file.size() < sizeof head_bytes + head_bytes) damaged("a checkpoint cut off in its header");
-  const std::string_view head_text(reinterpret_cast<const char*>(file.data()) + sizeof head_bytes, head_bytes);
-  const std::span elements = file.subspan(sizeof head_bytes + head_bytes);
+  if (head_text.size() < head_bytes || file.size() < sizeof head_bytes + head_bytes)
+    damaged("a checkpoint cut off in its header");
+  sum = add_to(sum, head_text.data(), head_bytes);
 
-  struct Source {
-    std::vector<std::size_t> shape;
-    std::string type;
-    std::size_t begin = 0, end = 0;
-  };
   std::map<std::string, Source> sources;
   nlohmann::json state;
-  std::size_t end = 0;
+  std::size_t end = 0, bytes = 0;  // of the blocks
   try {
     const nlohmann::json head = multinode::parse_json(head_text);
     for (const auto& [tensor, entry] : head.items()) {
@@ -192,66 +224,48 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
           {}, entry.at("dtype"), offsets.at(0).get_ref<const Size&>(), offsets.at(1).get_ref<const Size&>()};
       for (const auto& extent : entry.at("shape")) source.shape.push_back(extent.get_ref<const Size&>());
       end = std::max(end, source.end);
+      bytes += source.end - source.begin;
     }
   } catch (const nlohmann::json::exception&) {
     damaged("a damaged checkpoint (its header makes no sense)");
   }
-  if (elements.size() < end)
-    damaged(fmt::format("a checkpoint cut off: {} of {} bytes behind its header", elements.size(), end));
-  if (elements.size() > end) damaged(fmt::format("{} bytes behind the checkpoint", elements.size() - end));
-  Checksum sum = 0;
-  if (sources.erase(checksum_name) == 0 || end < sizeof sum) damaged("it has no checksum: not written by this program");
-  std::memcpy(&sum, file.data() + file.size() - sizeof sum, sizeof sum);
-  if (add_to(0, file.data(), file.size() - sizeof sum) != sum) damaged("a damaged checkpoint (its checksum is wrong)");
+  if (bytes != end) damaged("a damaged checkpoint (its blocks overlap, or have gaps between them)");
+  const std::uint64_t elements_bytes = file.size() - sizeof head_bytes - head_bytes;
+  if (elements_bytes < end)
+    damaged(fmt::format("a checkpoint cut off: {} of {} bytes behind its header", elements_bytes, end));
+  if (elements_bytes > end) damaged(fmt::format("{} bytes behind the checkpoint", elements_bytes - end));
+  const auto checksum = sources.extract(checksum_name);
+  if (!checksum || checksum.mapped().end != end || end - checksum.mapped().begin != sizeof sum)
+    damaged("it has no checksum: not written by this program");
+
+  const std::string other = difference(blocks, sources);  // before there is memory for what the header announces
+  if (!other.empty() && end > longest_other) damaged(fmt::format("{} bytes, of other blocks than the model's", end));
+
+  constexpr std::size_t piece = 1 << 20;
+  end -= sizeof sum;
+  std::vector<std::uint8_t> elements(other.empty() ? end : std::min(end, piece));
+  for (std::size_t at = 0; at < end; at += bytes) {
+    bytes = std::min(piece, end - at);
+    take(elements.data() + (other.empty() ? at : 0), bytes, "while it was read");
+  }
+  Checksum right = 0;
+  if (file.read(&right, sizeof right) != sizeof right || right != sum)
+    damaged("a damaged checkpoint (its checksum is wrong)");
 
   for (const auto& [option, value] : options.items()) {
     const std::string saved = multinode::json_text(state.is_object() ? state.value(option, nlohmann::json())
                                                                      : nlohmann::json()),
                       given = multinode::json_text(value);  // as it would be saved
     if (saved != given)
-      throw multinode::UsageError(name + ": a training with " + option + " " + saved + ", not " + given +
-                                  "; resume with the same, or write checkpoints to another folder");
+      throw multinode::UsageError(name + ": a training with " + option + " " + multinode::printable(saved) + ", not " +
+                                  given + "; resume with the same, or write checkpoints to another folder");
   }
-
-  for (const NamedBlock& b : blocks) {
-    require_agreement(b.shape, b.block.count, b.name);
-    const auto source = sources.find(b.name);
-    if (source == sources.end()) refuse("it has no '" + b.name + "', which the model has");
-    const std::string here = text_of(b.shape, type_name(b.block.type));
-    const std::string there = text_of(source->second.shape, source->second.type);
-    if (here != there) refuse("its '" + b.name + "' is " + there + ", the model's " + here);
-    const auto& [shape, type, begin, finish] = source->second;
-    if (begin > finish || finish - begin != b.block.bytes())
-      damaged("a damaged checkpoint ('" + b.name + "' has another number of bytes)");
-  }
-  for (const auto& source : sources)
-    if (std::none_of(blocks.begin(), blocks.end(), [&](const NamedBlock& b) { return b.name == source.first; }))
-      refuse("it has '" + source.first + "', which the model has not");
+  if (!other.empty()) throw std::runtime_error(name + ": " + other);
   for (const NamedBlock& b : blocks)
     if (b.block.count > 0) std::memcpy(b.block.data, elements.data() + sources.at(b.name).begin, b.block.bytes());
   return state;
-}
-
-nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock> blocks,
-                               const nlohmann::json& options) {
-  const auto unreadable = [&path](int error) {
-    return multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + std::strerror(error));
-  };
-  const multinode::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // waits for no pipe
-  const int error = errno;
-  struct stat found {};
-  const bool there = (file ? ::fstat(file.get(), &found) : ::lstat(path.c_str(), &found)) == 0;
-  if (there && !S_ISREG(found.st_mode) && (file || error == ENOENT || error == ELOOP))
-    throw DamagedCheckpoint(path.string() + (S_ISLNK(found.st_mode) ? ": a link to nothing" : ": not a regular file"));
-  if (!file) throw unreadable(error);
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(found.st_size));
-  for (std::size_t got = 0; got < bytes.size();) {
-    const ssize_t more = ::read(file.get(), bytes.data() + got, bytes.size() - got);
-    if (more < 0 && errno != EINTR) throw unreadable(errno);
-    if (more == 0) bytes.resize(got);
-    if (more > 0) got += static_cast<std::size_t>(more);
-  }
-  return parse_checkpoint(bytes, path.string(), blocks, options);
+} catch (const multinode::UnfitFile& error) {
+  throw DamagedCheckpoint(error.what());
 }
 
 Restored load_checkpoint(multinode::World& world, const std::vector<fs::path>& newest_first,
@@ -304,7 +318,8 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
     refuse_to_write(checkpoints, "every user can write to this folder; name a folder in it");
   fd_ = multinode::Descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd_ || ::fstat(fd_.get(), &of_file) != 0) refuse();
-  if (!S_ISREG(of_file.st_mode)) refuse_to_write(checkpoints, file.filename().string() + " is not a regular file");
+  if (!S_ISREG(of_file.st_mode) || of_file.st_nlink != 1)
+    refuse_to_write(checkpoints, file.filename().string() + " is not a regular file of one name");
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       std::string holder(200, '\0');
@@ -327,7 +342,7 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
 CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
     : folder_(std::move(folder)), watchdog_(watchdog) {
   std::error_code error;
-  fs::create_directory(folder_, error);
+  if (::mkdir(folder_.c_str(), 0775) != 0 && !fs::is_directory(folder_)) error = {errno, std::generic_category()};
   if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
   if (!error && ::access(folder_.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
   if (error) refuse_to_write(folder_, error.message());

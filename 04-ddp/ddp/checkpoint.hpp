@@ -47,14 +47,9 @@ struct DamagedCheckpoint : std::runtime_error {
 // that a training cannot change on its way: it has to be in the state, with the same value. Throws
 // multinode::UsageError for a file that cannot be read and for other options, DamagedCheckpoint, and std::runtime_error
 // for one that has not the same names, shapes and types as `blocks`. All name the file and what is wrong, and leave the
-// blocks as they are.
+// blocks as they are. Allocates 1 MiB, a multiple of the header, and as many bytes as the blocks have.
 nlohmann::json read_checkpoint(const std::filesystem::path& path, std::span<const NamedBlock> blocks,
                                const nlohmann::json& options = nlohmann::json::object());
-
-// The same from memory; `name` stands for the file in messages. Allocates no more than a multiple of the head.
-nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::string& name,
-                                std::span<const NamedBlock> blocks,
-                                const nlohmann::json& options = nlohmann::json::object());
 
 struct Restored {
   nlohmann::json state;        // null: there was no checkpoint

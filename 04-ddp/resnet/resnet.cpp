@@ -10,6 +10,7 @@
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
+#include <multinode/base/files.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
@@ -154,7 +155,7 @@ int run(multinode::World& world, const Options& options) {
   std::optional<ddp::CheckpointLock> lock;                         // on rank 0
   nlohmann::json same = nlohmann::json::object();
   if (rank == 0) {
-    if (!options.resume) std::filesystem::create_directories(options.model_dir);
+    if (!options.resume) multinode::make_folders(options.model_dir);
     lock.emplace(file, file.string() + ".lock");
     if (photographs)
       same["the data set of CRC-32"] = ddp::crc32_of({photographs->train.pixels, photographs->train.labels});

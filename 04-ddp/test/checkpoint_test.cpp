@@ -67,21 +67,23 @@ TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
   const std::size_t elements = 8 + whole[0] + 256u * whole[1];
   Model read(9);
   const auto error = [&](std::span<const std::uint8_t> bytes) {
-    return error_text<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(bytes, "the file", read.blocks()); });
+    write_file(folder / "b", {bytes.begin(), bytes.end()});
+    return error_text<ddp::DamagedCheckpoint>([&] { ddp::read_checkpoint(folder / "b", read.blocks()); });
   };
+  const std::string name = (folder / "b").string();
   for (std::size_t size = 0; size < whole.size(); ++size)
-    EXPECT_TRUE(error(std::span(whole).first(size)).starts_with("the file: a checkpoint cut off")) << size;
+    EXPECT_TRUE(error(std::span(whole).first(size)).starts_with(name + ": a checkpoint cut off")) << size;
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     auto wrong = whole;
     wrong[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     const std::string says = error(wrong);
-    EXPECT_TRUE(says.starts_with("the file: ")) << bit << says;
-    EXPECT_TRUE(bit < 8 * elements || says == "the file: a damaged checkpoint (its checksum is wrong)") << says;
+    EXPECT_TRUE(says.starts_with(name + ": ")) << bit << says;
+    EXPECT_TRUE(bit < 8 * elements || says == name + ": a damaged checkpoint (its checksum is wrong)") << says;
   }
   EXPECT_EQ(read, Model(9)) << "blocks were touched";
   auto longer = whole;
   longer.resize(whole.size() + 3);
-  EXPECT_SAYS(error(longer), "the file: 3 bytes behind the checkpoint");
+  EXPECT_SAYS(error(longer), name + ": 3 bytes behind the checkpoint");
 }
 
 TEST(Checkpoint, WhatIsNoneIsRefused) {
@@ -96,17 +98,25 @@ TEST(Checkpoint, WhatIsNoneIsRefused) {
   write_file(folder / "empty", {});
   EXPECT_EQ(error("empty"), folder_name + "/empty: a checkpoint cut off in its header");
   EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::read_checkpoint(folder / "none", {}); }),
-            "cannot read the checkpoint " + folder_name + "/none: No such file or directory");
-  EXPECT_EQ(error("."), folder_name + "/.: not a regular file");
+            "cannot read " + folder_name + "/none: No such file or directory");
+  EXPECT_EQ(error("."), "cannot read " + folder_name + "/.: it is not a regular file");
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(error("pipe"), folder_name + "/pipe: not a regular file");
+  EXPECT_EQ(error("pipe"), "cannot read " + folder_name + "/pipe: it is not a regular file");
   fs::create_symlink("none", folder / "link");
-  EXPECT_EQ(error("link"), folder_name + "/link: a link to nothing");
-  const std::string no_sense = "a damaged checkpoint (its header makes no sense)";
-  for (const auto& [sizes, says] :
-       {std::pair(R"("shape":[6],"data_offsets":[0,1e30])", no_sense),
-        {R"("shape":[-6],"data_offsets":[0,24])", no_sense},
-        {R"("shape":[0],"data_offsets":[0,0])", "it has no checksum: not written by this program"}}) {
+  EXPECT_EQ(error("link"), "cannot read " + folder_name + "/link: it is a link to nothing");
+  const std::string no_sense = "a damaged checkpoint (its header makes no sense)",
+                    places = "a damaged checkpoint (its blocks overlap, or have gaps between them)";
+  for (
+      const auto& [sizes, says] :
+      {std::pair(R"("shape":[6],"data_offsets":[0,1e30])", no_sense),
+       {R"("shape":[-6],"data_offsets":[0,24])", no_sense},
+       {R"("shape":[6],"data_offsets":[8,0])", places},
+       {R"("shape":[6],"data_offsets":[0,24]},"v":{"dtype":"F32","shape":[6],"data_offsets":[16,24])", places},
+       {R"("shape":[6],"data_offsets":[0,18446744073709551615])",
+        "a checkpoint cut off: 0 of 18446744073709551615 bytes behind its header"},
+       {R"("shape":[0],"data_offsets":[0,0])", "it has no checksum: not written by this program"},
+       {R"("shape":[1],"data_offsets":[0,99999999996]},"crc32":{"dtype":"U8","shape":[4],"data_offsets":[99999999996,100000000000])",
+        "a checkpoint cut off: 0 of 100000000000 bytes behind its header"}}) {
     const std::string head = R"({"w":{"dtype":"F32",)" + std::string(sizes) + "}}";
     std::vector<std::uint8_t> file(8);
     file[0] = static_cast<std::uint8_t>(head.size());
@@ -114,6 +124,10 @@ TEST(Checkpoint, WhatIsNoneIsRefused) {
     write_file(folder / "other", file);
     EXPECT_EQ(error("other"), folder_name + "/other: " + says);
   }
+  fs::resize_file(folder / "empty", 100'000'000'000);  // more than the memory, and nothing on the disk
+  EXPECT_EQ(error("empty"), folder_name + "/empty: not a checkpoint (it does not begin like a safetensors file)");
+  fs::resize_file(folder / "other", fs::file_size(folder / "other") + 100'000'000'000);
+  EXPECT_EQ(error("other"), folder_name + "/other: 100000000000 bytes, of other blocks than the model's");
 }
 
 TEST(Checkpoint, OfAnotherModelIsRefused) {
@@ -229,6 +243,20 @@ TEST(CheckpointFolder, OneRunWritesAndAnotherNamesIt) {
   EXPECT_SAYS(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder second(path); }),
               "the run on ?]0;a title? of a stranger writes there");
   EXPECT_EQ(names_in(path), std::vector<std::string>{"lock"});
+}
+
+TEST(CheckpointFolder, ALinkIsNeitherLockedNorWritten) {
+  const TemporaryFolder folder;
+  folder.write("precious", "keep me");
+  const auto link = [&](const std::string& name) { fs::create_hard_link(folder / "precious", folder / name); };
+  link("lock");
+  EXPECT_SAYS(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder refused(folder.path()); }),
+              "lock is not a regular file of one name");
+  fs::remove(folder / "lock");
+  Model model(1);
+  link("a.tmp");
+  ddp::write_checkpoint(folder / "a", {}, model.blocks());
+  EXPECT_EQ(multinode::testing::text_of(folder / "precious"), "keep me\n");
 }
 
 TEST(CheckpointFolder, AFolderOfAllUsersIsRefused) {

@@ -54,6 +54,9 @@ TEST(Cifar10, NamesTheFileThatIsWrong) {
   std::filesystem::resize_file(file("data_batch_3.bin"), 3073);  // between two records
   expect_refused<std::runtime_error>(folder.path(),
                                      says("data_batch_3.bin", ": 1 images, but data_batch_1.bin has 2: one of them"));
+  std::filesystem::resize_file(file("data_batch_3.bin"), 3073'000'000);  // whole records, and nothing on the disk
+  expect_refused<multinode::UsageError>(
+      folder.path(), says("data_batch_3.bin", ": 3073000000 bytes, and at most 30730000 are read; --data must name"));
   auto bytes = cifar10_records(4, 2);
   bytes[3073] = 10;
   write_cifar10(folder.path(), 2);

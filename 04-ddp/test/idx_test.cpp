@@ -17,12 +17,13 @@ struct File {
   const TemporaryFolder folder;
   const std::filesystem::path path;
 };
-data::Idx read(const Bytes& bytes) { return data::read_idx(File(bytes).path); }
+constexpr std::size_t most = std::size_t{1} << 40;
+data::Idx read(const Bytes& bytes) { return data::read_idx(File(bytes).path, most); }
 
 // Without the name of the file.
 std::string read_error(const Bytes& bytes) {
   const File file(bytes);
-  const std::string error = error_text<std::runtime_error>([&] { data::read_idx(file.path); }),
+  const std::string error = error_text<std::runtime_error>([&] { data::read_idx(file.path, most); }),
                     name = file.path.string() + ": ";
   return error.starts_with(name) ? error.substr(name.size()) : error;
 }
@@ -59,7 +60,7 @@ TEST(Idx, EveryDamageIsNamed) {
 TEST(Idx, AHeaderIsNotTrustedWithMemory) {
   Bytes everything{0, 0, 8, 255};  // 2^32-1 to the power of 255 elements, and 64 GiB
   everything.resize(4 + 4 * 255, 255);
-  EXPECT_EQ(read_error(gzip_of(everything)), "its header announces more than 2^40 elements");
+  EXPECT_EQ(read_error(gzip_of(everything)), "its header announces more than 1099511627776 bytes");
   EXPECT_EQ(read_error(idx_bytes({16, 0xffffffff}, {})), "cut off: 0 of 68719476720 elements");
 }
 
@@ -103,7 +104,7 @@ TEST(FashionMnist, WhatIsMissingIsNamedWithTheCure) {
             "no t10k-labels-idx1-ubyte.gz in " + folder.path().string() + ": " + cure);
   std::filesystem::create_directory(folder / "t10k-labels-idx1-ubyte");
   EXPECT_EQ(error_text<std::runtime_error>([&] { data::read_fashion_mnist(folder.path()); }),
-            "cannot read " + folder.path().string() + "/t10k-labels-idx1-ubyte: Is a directory");
+            "cannot read " + folder.path().string() + "/t10k-labels-idx1-ubyte: it is not a regular file");
 }
 
 TEST(FashionMnist, WhatDoesNotFitIsNamed) {
@@ -122,6 +123,8 @@ TEST(FashionMnist, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(error_with(labels, idx_bytes({21}, ten)), "label 10 at 17, but there are classes 0 to 9");
   EXPECT_EQ(error_with(labels, idx_bytes({21, 1}, Bytes(21))), "not a list of labels");
   EXPECT_EQ(error_with(pictures, idx_bytes({21, 14, 56}, Bytes(21 * 784))), "not images of 28 x 28");
+  EXPECT_EQ(error_with(pictures, gzip_of(idx_bytes({32, 1 << 14, 1 << 14}, Bytes(1)))),
+            "its header announces more than 196000000 bytes");
   EXPECT_EQ(error_with(pictures, idx_bytes({21 * 784}, Bytes(21 * 784))), "not images of 28 x 28");
 }
 

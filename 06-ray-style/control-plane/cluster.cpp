@@ -4,6 +4,7 @@
 #include "head_node_keeper.hpp"
 #include "lease.hpp"
 
+#include <multinode/base/files.hpp>
 #include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
@@ -72,7 +73,9 @@ int start(int argc, const char* const* argv) {
   const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};
   if (!is_head) return run_node(options.head(), cpus, signals), multinode::exit_right;
 
-  fs::create_directories(options.state);
+  multinode::make_folders(options.state);
+  if (const auto why = multinode::why_not_own(options.state); !why.empty())
+    throw multinode::UsageError("--state " + options.state + ": " + why);
   std::optional<multinode::ChildProcess> node;
   run_head({{host, static_cast<std::uint16_t>(port)}, multinode::random_token()}, signals, [&](const auto& place) {
     multinode::write_place(options.state + "/head", "cluster", place);
@@ -99,7 +102,7 @@ int status(int argc, const char* const* argv) {
       const json status = multinode::from_msgpack(options.connect().get("status", 5s));
       if (const int count = status.at("nodes"); count < wanted)
         throw std::runtime_error(fmt::format("{} of {} nodes came within 60 s", count, wanted));
-      std::cout << status.at("text").get<std::string>() << std::flush;
+      std::cout << multinode::without_controls(status.at("text").get<std::string>()) << std::flush;
       return multinode::exit_right;
     } catch (const std::exception&) {  // also: no head yet
       if (wanted == 0 || deadline.passed()) throw;
@@ -149,7 +152,8 @@ int run(int argc, const char* const* argv) {
       for (int rank = 0; rank < workers; ++rank)
         outputs.emplace_back(job_store, fmt::format("output/{}/{}", message["attempt"].get<int>(), rank));
     }
-    if (message.contains("say")) std::cout << message["say"].get<std::string>() + "\n" << std::flush;
+    if (message.contains("say"))
+      std::cout << multinode::one_line(message["say"].get<std::string>()) + "\n" << std::flush;
     if (!std::cout) return multinode::exit_right;  // main() says why
     if (message.contains("end")) return message["end"];
   }
@@ -195,10 +199,10 @@ int main(int argc, char** argv) {
     const bool lost = dynamic_cast<const multinode::StoreLost*>(&e);
     const bool late = dynamic_cast<const multinode::StoreTimeout*>(&e);
     const bool refused = dynamic_cast<const multinode::StoreRefused*>(&e);
-    std::cerr << fmt::format("cluster: {}{}{}\n", lost ? "the head is gone: " : "", e.what(),
-                             refused ? "; the token is in the file 'head' of the head's state folder"
-                             : late  ? "; if the head is on another host, start it with --host ADDRESS"
-                                     : "");
+    multinode::say("cluster", fmt::format("{}{}{}", lost ? "the head is gone: " : "", e.what(),
+                                          refused ? "; the token is in the file 'head' of the head's state folder"
+                                          : late  ? "; if the head is on another host, start it with --host ADDRESS"
+                                                  : ""));
     if (const auto* const start_error = dynamic_cast<const multinode::StartError*>(&e)) return start_error->status;
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
 #include <multinode/launch/endpoint.hpp>
 
 #include <iostream>
@@ -27,6 +28,6 @@ void run_node(const multinode::StorePlace& head, int cpus, const multinode::Sign
 // started, in whatever session.
 int keep(int argc, const char* const* argv);
 
-inline void log(const std::string& line) { std::cerr << line + "\n" << std::flush; }
+inline void log(const std::string& line) { std::cerr << multinode::one_line(line) + "\n" << std::flush; }
 
 }  // namespace cluster

@@ -156,6 +156,8 @@ TEST_F(Commands, ErrorsAreOneLine) {
   expect("status", {}, 2, "there is no " + (state() / "head").string());
   multinode::write_place(state() / "head", "cluster", {{"127.0.0.1", 1}, "token"});
   expect("status", {}, 1, "if the head is on another host, start it with --host ADDRESS");
+  std::filesystem::permissions(state(), std::filesystem::perms(0777));
+  expect("start", {"--head"}, 2, ": every user can write to it, and exchange what is in it: name a folder in it");
 }
 
 }  // namespace commands_test

@@ -3,6 +3,7 @@
 #include "table.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/json.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/groups.hpp>
@@ -16,12 +17,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <sstream>
 
 namespace rdma {
 
@@ -35,6 +36,8 @@ constexpr struct {
   const char *what, *field;
 } compared[] = {{"ports in use", ""},   {"link layer", "link_layer"}, {"speed", "rate"}, {"MTU", "mtu"},
                 {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
+
+constexpr std::size_t longest_line = 256 << 10, most_nodes = 10'000;
 
 struct Node {
   std::string name, from;        // from: its file, or its rank
@@ -219,17 +222,17 @@ int run_compare(int argc, const char* const* argv) {
     const auto refuse = [&](const std::string& why) -> UsageError {
       return UsageError("compare: " + file + ": " + why + "; it must be a file of rdma_tune --json");
     };
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(file, error)) throw refuse(error ? error.message() : "no regular file");
-    std::ifstream stream(file);
+    std::istringstream stream(multinode::ForeignFile(file, 16 << 20, multinode::Links::followed).text());
     const std::size_t before = nodes.size();
     int number = 0;
     for (std::string line; ++number, std::getline(stream, line);) try {
+        if (line.size() > longest_line) throw std::length_error(line);
         if (line.find_first_not_of(" \t\r") != line.npos) nodes.push_back(node_of(line, file));
       } catch (const std::exception&) {  // JSON, or an address in it
         throw refuse("line " + std::to_string(number) + " is of another kind");
       }
     if (nodes.size() == before) throw refuse("it has no node");
+    if (nodes.size() > most_nodes) throw refuse("more than " + std::to_string(most_nodes) + " nodes");
   }
   if (nodes.size() < 2)
     throw UsageError(

@@ -1,11 +1,12 @@
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
+#include <sstream>
 
 namespace rdma {
 
@@ -31,7 +32,7 @@ po::options_description wanted_options(Wanted& wanted) {
 namespace {
 
 void add_file(multinode::Environment& variables, const std::filesystem::path& path) {
-  std::ifstream file(path);
+  std::istringstream file(multinode::read_text(path).value_or(""));
   for (std::string line; std::getline(file, line);) {
     const std::size_t equals = line.find('=');
     if (line.starts_with('#') || equals == line.npos) continue;

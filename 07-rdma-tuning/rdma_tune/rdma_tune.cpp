@@ -33,10 +33,11 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const multinode::CleanOutput output(std::cout), errors(std::cerr);
   try {
     return multinode::flush_output("rdma_tune", run(argc, argv));
   } catch (const std::exception& e) {
-    std::cerr << std::string("rdma_tune: ") + e.what() + "\n";
+    multinode::say("rdma_tune", e.what());
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

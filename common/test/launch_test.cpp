@@ -305,8 +305,8 @@ const std::vector<Contradiction> contradictions = {
     {"", {{"PET_NNODES", "1:1"}, {"PET_NPROC_PER_NODE", "2"}}, {"PET_NPROC_PER_NODE=2 without PET_NODE_RANK"}},
     {"bcp-replica", {{"NGC_ARRAY_INDEX", "2"}}, {"NGC_ARRAY_INDEX=2", "NGC_ARRAY_SIZE=2"}},
     {"pbsdsh", {}, {"PBS_NODENUM=1", "PBS_NODEFILE"}},
-    {"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
-    {"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE=/dev/zero"}},
+    {"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE: cannot read /nowhere: No such"}},
+    {"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE: cannot read /dev/zero: it is not a regular file"}},
 };
 
 TEST(Launch, ContradictionsAreRefused) {
@@ -349,7 +349,7 @@ TEST(Launch, AnInvalidNodeFileIsRefused) {
   for (const std::string text : {"", "\n\n", "node 0\n", "\177ELF\n"}) {
     const NodeFile nodes(text);
     const std::string what = refusal(load("pbsdsh") + nodes.as("PBS_NODEFILE"));
-    EXPECT_SAYS(what, "PBS_NODEFILE=");
+    EXPECT_SAYS(what, "PBS_NODEFILE: ");
   }
 }
 
@@ -385,7 +385,7 @@ TEST(Launch, SrunWithAHostFileMeetsOnItsFirstHost) {
   const Environment arbitrary = {{"SLURM_DISTRIBUTION", "arbitrary"}};
   const Environment srun = load("srun-none") + arbitrary;
   EXPECT_EQ(read_launch(srun + file.as("SLURM_HOSTFILE")).master_address.value, "node1");
-  EXPECT_SAYS(refusal(srun + Environment{{"SLURM_HOSTFILE", "/nowhere"}}), "SLURM_HOSTFILE=/nowhere");
+  EXPECT_SAYS(refusal(srun + Environment{{"SLURM_HOSTFILE", "/nowhere"}}), "SLURM_HOSTFILE: cannot read /nowhere");
   EXPECT_EQ(read_launch(load("srun-none+srun-pmix") + arbitrary).master_address.value, "");  // MPI knows it
 }
 

@@ -1,14 +1,20 @@
-// Small parts: files in other users' folders, limits of a container.
+// Small parts: files of other users and in their folders, other people's text, deep JSON, limits of a container.
 #include <multinode/base/files.hpp>
+#include <multinode/base/json.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/node/limits.hpp>
+#include <test/support/says.hpp>
 #include <test/support/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
+#include <iomanip>
+#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -89,6 +95,99 @@ TEST(Files, ALinkOrPipeIsNotOpenedInPlace) {
   write_all(open_in_place(of_shell, false).get(), "x", of_shell);
   char x = 0;
   EXPECT_EQ(::read(pipe.from.get(), &x, 1), 1);
+}
+
+TEST(Files, InAFolderOfAllUsersOnlyOwnFilesAreWritten) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  const multinode::testing::TemporaryFolder folder;
+  const auto file = folder / "file", own = folder / "own";
+  const auto give_away = [](const std::filesystem::path& path) { return lchown(path.c_str(), 65534, 65534); };
+  for (const mode_t mode : {0777, 01777}) {
+    ASSERT_EQ(chmod(folder.path().c_str(), mode), 0);
+    folder.write("file", "theirs");
+    ASSERT_EQ(give_away(file), 0);
+    for (const bool append : {true, false}) EXPECT_THROW(open_in_place(file, append), std::system_error);
+    EXPECT_EQ(multinode::testing::text_of(file), "theirs\n");
+    std::filesystem::remove(file);
+    folder.write("own", "ours");
+    write_all(open_in_place(own, true).get(), "1", own);
+    EXPECT_EQ(multinode::testing::text_of(own), "ours\n1");
+    const Descriptor before(::open(own.c_str(), O_RDONLY));  // a link that came and went may have brought it here
+    write_all(open_in_place(own, false).get(), "2", own);
+    EXPECT_EQ(multinode::testing::text_of(own), "2");
+    EXPECT_EQ(lseek(before.get(), 0, SEEK_END), 6);
+    EXPECT_EQ(why_not_own(folder.path()).empty(), mode == 01777);
+  }
+  make_folders(folder / "made");
+  EXPECT_EQ(why_not_own(folder / "made/"), "");
+  ASSERT_EQ(give_away(folder / "made"), 0);
+  EXPECT_EQ(why_not_own(folder / "made/"),
+            "it is another user's, in a folder in which every user can write: name another one");
+}
+
+TEST(Text, OfOthersDrivesNoTerminal) {
+  EXPECT_EQ(without_controls("\x1b]0;a title\a \x7f \xc2\x9b"
+                             "2J \x9b"
+                             "1m \r\b\ttab\nline"),
+            "?]0;a title? ? ??2J ?1m ??\ttab\nline");
+  EXPECT_EQ(one_line("a\nb\tc"), "a b c");
+  const std::string words = "é € “quoted” 日本 😀 \xed\x9f\xbf";
+  EXPECT_EQ(without_controls(words), words);
+  // Cut off, too long, a surrogate, beyond Unicode, a byte behind nothing.
+  for (const std::string bytes :
+       {"\xe2\x82", "\xc0\x9b", "\xe0\x82\x9b", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "\x80"})
+    EXPECT_EQ(without_controls(bytes), std::string(bytes.size(), '?'));
+}
+
+TEST(Text, OfAStreamDrivesNoTerminal) {
+  std::ostringstream stream;
+  {
+    const CleanOutput clean(stream);
+    stream << "a\x1b[2J" << std::setw(4) << "é" << '\x1b' << 7 << std::endl;
+  }
+  EXPECT_EQ(stream.str(), "a?[2J  é?7\n");
+  stream << "\x1b";
+  EXPECT_EQ(stream.str().back(), '\x1b');
+  ::testing::internal::CaptureStderr();
+  say("program", "cannot read \x1b[2J\nprogram: RIGHT");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "program: cannot read ?[2J program: RIGHT\n");
+}
+
+TEST(Files, OfAStrangerARegularFileOfThatSizeIsRead) {
+  const multinode::testing::TemporaryFolder folder;
+  const auto file = folder / "file";
+  const auto expect = [&](const char* name, const std::string& says, Links links = Links::refused) {
+    std::string text;
+    try {
+      text = ForeignFile(folder / name, 5, links).text();
+    } catch (const UnfitFile& error) {
+      text = std::string(error.what()).substr(("cannot read : " + (folder / name).string()).size());
+    }
+    EXPECT_EQ(text, says) << name;
+  };
+  folder.write("file", "text");
+  folder.write("six", "bytes");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0666), 0);
+  for (const char* name : {".", "pipe", "/dev/zero"}) expect(name, "it is not a regular file");
+  expect("six", "6 bytes, and at most 5 are read");
+  for (const char* to : {"file", "none", "pipe"}) {
+    std::filesystem::create_symlink(to, folder / to += "-link");
+    expect((std::string(to) + "-link").c_str(), "it is a link, and links are not followed here");
+  }
+  expect("file-link", "text\n", Links::followed);
+  expect("none-link", "it is a link to nothing", Links::followed);
+  expect("pipe-link", "it is not a regular file", Links::followed);
+  ForeignFile shrinks(file, 5, Links::refused), grows(file, 5, Links::refused);
+  std::filesystem::resize_file(file, 2);
+  EXPECT_EQ(shrinks.text(), "te");
+  std::filesystem::resize_file(file, 1 << 20);
+  EXPECT_SAYS(multinode::testing::error_text<UnfitFile>([&] { grows.text(); }), "it grew to more than 5 bytes");
+}
+
+TEST(Json, WhatOverflowsTheStackIsNotParsed) {
+  const std::string right = std::string(64, '[') + std::string(64, ']');
+  EXPECT_EQ(json_text(parse_json("// \"\n" + right, true)), right);
+  EXPECT_THROW(parse_json("[" + right + "]"), nlohmann::json::exception);
 }
 
 TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {

@@ -4,6 +4,7 @@
 #include "node_check/findings.hpp"
 
 #include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -29,6 +30,7 @@
 #include <cstring>
 #include <fstream>
 #include <regex>
+#include <set>
 #include <sstream>
 
 namespace image_check {
@@ -42,14 +44,10 @@ std::string variable(const char* name) {
 std::vector<std::string> hosts_of_the_job() {
   if (const auto list = variable("SLURM_JOB_NODELIST"); !list.empty()) return multinode::expand_host_list(list);
   std::vector<std::string> hosts;
-  const auto path = variable("PBS_NODEFILE");
-  std::ifstream file(path);
-  for (std::string host; file >> host;) {
-    if (!multinode::is_host_name(host))
-      throw multinode::UsageError("PBS_NODEFILE: " + path + " has '" + multinode::printable(host) +
-                                  "', which is no host name");
-    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
-  }
+  std::set<std::string> known;
+  if (const auto file = variable("PBS_NODEFILE"); !file.empty())
+    for (const auto& host : multinode::hosts_in_file(file))
+      if (known.insert(host).second) hosts.push_back(host);
   return hosts;
 }
 
@@ -219,7 +217,7 @@ using nlohmann::json;
 
 // Lines "name = value" of a configuration file.
 void settings_of(const std::filesystem::path& path, std::map<std::string, std::string>& settings) {
-  std::ifstream file(path);
+  std::istringstream file(multinode::read_text(path).value_or(""));
   const std::regex assignment(R"(\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*)");
   std::smatch match;
   for (std::string line; std::getline(file, line);)

@@ -1,6 +1,7 @@
 #include "commands.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <sstream>
 
 namespace image_check {
 namespace {
@@ -34,7 +36,7 @@ bool run_again(const std::string& command, double timeout, int processes_per_nod
   Command words{"-o", folder, "--suite=deep", "--processes-per-node=" + std::to_string(processes_per_node),
                 fmt::format("--budget={}", timeout)};
   for (const auto& check : checks) words.push_back("--only=" + check);
-  std::filesystem::create_directories(folder);
+  multinode::make_folders(folder);
   const auto log = folder.string() + ".log";
   Processes process({"sh", "-c", "exec " + command + " " + shell_words({}, words)}, {}, log,
                     std::chrono::milliseconds(std::lround(1000 * timeout)));
@@ -66,11 +68,10 @@ Results renamed(Results results, const std::vector<std::string>& nodes) {
 
 // Values of launches that failed are for people who look for the reason.
 void drop_what_failed(Results& results) {
-  std::erase_if(results.samples, [&](const Sample& sample) {
-    return std::ranges::any_of(results.checks, [&](const CheckResult& check) {
-      return check.check == sample.check && check.launch == sample.launch && check.status != Status::pass;
-    });
-  });
+  std::set<std::pair<std::string, int>> failed;
+  for (const auto& check : results.checks)
+    if (check.status != Status::pass) failed.emplace(check.check, check.launch);
+  std::erase_if(results.samples, [&](const auto& sample) { return failed.contains({sample.check, sample.launch}); });
 }
 
 // What fresh launches measured, each a folder.
@@ -135,8 +136,7 @@ class Comparing {
     results_.differences = differences(a().head, b_.head);
     for (const auto& difference : results_.differences) {
       writer_.write(difference);
-      out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
-           << or_absent(difference.b) << "\n";
+      say(difference.kind + " " + difference.name + ": " + or_absent(difference.a) + " -> " + or_absent(difference.b));
       if (difference.kind == "machine")
         throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
                          "'): speeds are not comparable");
@@ -155,8 +155,8 @@ class Comparing {
       other_nodes_ = other_nodes_ && nodes != of_b;
     }
     if (a().head.nodes != b_.head.nodes)
-      out_ << "other nodes: A has " << multinode::join(of_a, ", ") << ", B has " << multinode::join(b_.head.nodes, ", ")
-           << "; they are compared in this order\n";
+      say("other nodes: A has " + multinode::join(of_a) + ", B has " + multinode::join(b_.head.nodes) +
+          "; they are compared in this order");
     if (other_nodes_ && of_a.size() == 1)
       throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " +
                        multinode::join(b_.head.nodes, ", ") +
@@ -241,9 +241,9 @@ class Comparing {
         if (one.verdict == "worse") one.verdict = "suspect";
       return;
     }
-    out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
-         << multinode::join(suspects, "; ") << "\n"
-         << std::flush;
+    say(std::string("measuring again, in fresh launches") + (options_.again_a.empty() ? "" : " of A and B in turn") +
+        ": " + multinode::join(suspects, "; "));
+    out_ << std::flush;
     std::vector<std::filesystem::path> of_a, of_b;
     const auto launch = [&](bool is_a, const std::filesystem::path& where) {
       (is_a ? of_a : of_b).push_back(where);
@@ -300,16 +300,16 @@ class Comparing {
             continue;
           }
         }
-        out_ << result.check << ": " << result.reason << "\n";
+        say(result.check + ": " + result.reason);
       }
       record(result);
     }
     if (blind.empty()) return;
-    out_ << "not tested: " << multinode::join(blind, "; ") << "\n    because no metric of these sees a loss of "
-         << fmt::format("{:g} %", options_.loss)
+    say("not tested: " + multinode::join(blind, "; "));
+    out_ << "    because no metric of these sees a loss of " << fmt::format("{:g} %", options_.loss)
          << " in B: A is too noisy, or has too few sessions. Make more sessions of A on a quiet node\n"
          << "    (image-check baseline, ten times), measure A and B in turn (--again-a), or accept less (--loss)\n"
-         << multinode::join(table, "\n") << "\n";
+         << multinode::join(table, "\n", multinode::one_line) << "\n";
   }
 
   Results conclude() {
@@ -323,13 +323,18 @@ class Comparing {
 
  private:
   const Results& a() const { return sessions_.back(); }
+  // Results are other people's text.
+  void say(const std::string& text) { out_ << multinode::one_line(text) << "\n"; }
   double required() const { return options_.loss / 100; }
   bool in_turn() const { return !options_.again_a.empty(); }
 
   void record(CheckResult result) {
     if (result.status != Status::pass && result.status != Status::skip) {
-      out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
-      for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
+      say(image_check::name_of(result.status) + "  " + result.check);
+      for (const auto& finding : result.findings) {
+        std::istringstream text(finding.text);
+        for (std::string line; std::getline(text, line);) say("    " + line);
+      }
     }
     add(std::move(result));
   }

@@ -38,7 +38,7 @@ int finish(const std::filesystem::path& folder, const Results& results) {
   try {
     write_reports(folder, results);
   } catch (const UsageError& error) {
-    std::cerr << "image-check: no report: " << error.what() << "\n";
+    multinode::say("image-check", std::string("no report: ") + error.what());
     if (status == multinode::exit_right) status = multinode::exit_untestable;
     report = "no report";
   }
@@ -151,13 +151,14 @@ int command_of(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const multinode::CleanOutput output(std::cout), errors(std::cerr);
   try {
     return multinode::flush_output("image-check", command_of(argc, argv));
   } catch (const UsageError& error) {
-    std::cerr << std::string("image-check: ") + error.what() + "\n";
+    multinode::say("image-check", error.what());
     return multinode::exit_usage;
   } catch (const std::exception& error) {
-    std::cerr << std::string("image-check: ") + error.what() + "\n";
+    multinode::say("image-check", error.what());
     return multinode::exit_untestable;
   }
 }

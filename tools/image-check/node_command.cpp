@@ -100,7 +100,7 @@ int check_node(int argc, char** argv, const std::string&) {
     status = multinode::exit_untestable;
     said = fmt::format("could not test: the look ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }
-  std::cout << "image-check: " << host << ": " << said << std::endl;
+  std::cout << "image-check: " << host << ": " << multinode::one_line(said) << std::endl;
   if (!json_file.empty()) write_whole(json_file, json.text());
   return status;
 }

@@ -2,6 +2,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/report.hpp>
 
@@ -150,7 +151,7 @@ int paths(int argc, char** argv, const std::string&) {
   const auto pair_name = [&](const Pair& pair) { return names[pair.first] + " - " + names[pair.second]; };
   for (const auto& [pair, value] : matrix) json.write({{"pair", pair_name(pair)}, {"gb_per_s", value}});
   const auto tell = [&](const std::string& what, const std::string& host) {
-    std::cerr << "image-check: " + what + "\n";
+    multinode::say("image-check", what);
     json.write({{"what", "path"}, {"ok", false}, {"why", what}, {"host", host}});
   };
   for (const auto node : slow.nodes)

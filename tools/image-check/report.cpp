@@ -57,13 +57,10 @@ polyline { fill: none; stroke: var(--soft); stroke-width: 1.5; }
 polyline:last-child { stroke: var(--good); stroke-width: 2.5; }
 )css";
 
-// Text that XML can hold, without control bytes, invalid UTF-8, U+FFFE and U+FFFF.
+// Text that XML can hold, without U+FFFE and U+FFFF, too.
 std::string printable(const std::string& text) {
   static const std::regex no_characters("\xEF\xBF[\xBE\xBF]");
-  std::string utf8 = multinode::parse_json(multinode::json_text(text));
-  for (char& c : utf8)
-    if (c >= 0 && c < ' ' && c != '\n' && c != '\t') c = '?';
-  return std::regex_replace(utf8, no_characters, "?");
+  return std::regex_replace(multinode::without_controls(text), no_characters, "?");
 }
 
 void set(pugi::xml_node node, const char* attribute, const std::string& value) {
@@ -128,7 +125,8 @@ void add_curves(pugi::xml_node parent, const Curves& curves) {
       if (value > 0)
         points += fmt::format("{:.1f},{:.1f} ", 4 + 152 * std::log(size / left) / std::log(right / left),
                               high > low ? 44 - 40 * std::log(value / low) / std::log(high / low) : 24.0);
-    set(add(svg, "polyline"), "points", points);
+    const auto line = add(svg, "polyline");
+    set(line, "points", points), set(line, "fill", "none"), set(line, "stroke", "#7c848d");
   }
 }
 
@@ -260,12 +258,10 @@ class Page {
   }
 
   // Of each metric its median and range, of a curve at its largest size, over launches and nodes.
-  static std::string measured_by(const std::string& check, const std::map<MetricKey, Measured>& metrics,
-                                 Curves& curves) {
+  static std::string measured_by(const std::map<MetricKey, Measured>& metrics, Curves& curves) {
     std::map<std::pair<std::string, std::string>, std::map<double, std::vector<double>>> all;  // by metric, unit; size
     for (const auto& [key, of] : metrics)
-      if (of.check == check)
-        std::ranges::copy(of.values, std::back_inserter(all[{key.metric, of.unit}][key.band_bytes]));
+      std::ranges::copy(of.values, std::back_inserter(all[{key.metric, of.unit}][key.band_bytes]));
     std::vector<std::string> lines;
     for (const auto& [name, sizes] : all) {
       const auto& [size, values] = *sizes.rbegin();
@@ -287,22 +283,25 @@ class Page {
       by_metric[{one.metric, one.node}].push_back(&one);
       shown.insert(name_of(key_of(one)));
     }
-    const auto metrics = metrics_of(results_.samples);
+    std::map<std::string, std::map<MetricKey, Measured>> metrics;  // by check
+    for (const auto& [key, of] : metrics_of(results_.samples)) metrics[of.check][key] = of;
+    std::map<std::string, std::vector<const CheckResult*>> launches_of;
+    for (const auto& check : results_.checks) launches_of[check.check].push_back(&check);
     const auto add_row = [&](const CheckResult& check) {
       if (!shown.insert(check.check).second) return;
       const CheckResult* worst = &check;  // of its launches
-      int launches = 0;
+      const auto& launches = launches_of.at(check.check);
       double seconds = 0;
-      for (const auto& other : results_.checks)
-        if (other.check == check.check) {
-          ++launches, seconds += other.seconds;
-          if (worst->status == Status::pass) worst = &other;
-        }
+      for (const auto* other : launches) {
+        seconds += other->seconds;
+        if (worst->status == Status::pass) worst = other;
+      }
       Cell status = marked(name_of(worst->status));
-      status.note = fmt::format("{:.1f} s", seconds) + (launches > 1 ? fmt::format(", {} launches", launches) : "") +
+      status.note = fmt::format("{:.1f} s", seconds) +
+                    (launches.size() > 1 ? fmt::format(", {} launches", launches.size()) : "") +
                     (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
       Curves curves;
-      Cell found{measured_by(check.check, metrics, curves)};
+      Cell found{measured_by(metrics[check.check], curves)};
       if (is_failure(*worst)) {
         found.text = advice(*worst) + (found.text.empty() ? "" : "\n" + found.text);
         found.note = worst->command;
@@ -405,7 +404,7 @@ void add_test(pugi::xml_node suite, const std::string& class_name, const CheckRe
 
 std::string label_value(const std::string& text) {
   std::string label = "\"";
-  for (const char letter : text) {
+  for (const char letter : printable(text)) {
     if (letter == '"' || letter == '\\') label += '\\';
     label += letter == '\n' ? std::string("\\n") : std::string(1, letter);
   }

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -28,6 +27,8 @@ namespace {
 
 // Of results.jsonl. A change that older programs would misread gets the next number.
 constexpr int schema = 1;
+
+constexpr std::size_t longest_file = 128 << 20, longest_line = 4 << 20;  // that are read: 10,000 nodes, in 4 launches
 
 const std::vector<std::string> status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"},
     action_names{"replace the node", "drain the node", "reboot the node", "investigate", ""};
@@ -128,12 +129,13 @@ void remove_reports(const std::filesystem::path& folder) {
 }
 
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  folder_ = std::make_shared<multinode::Descriptor>(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (*folder_ && flock(folder_->get(), LOCK_EX | LOCK_NB) != 0)
-    throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
   try {
+    multinode::make_folders(folder);
+    if (const auto why = multinode::why_not_own(folder); !why.empty())
+      throw multinode::UsageError("-o " + folder.string() + ": " + why);
+    folder_ = std::make_shared<multinode::Descriptor>(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (*folder_ && flock(folder_->get(), LOCK_EX | LOCK_NB) != 0)
+      throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
     remove_reports(folder);
     file_ = multinode::create_new(path_);
   } catch (const std::system_error& why) {
@@ -171,32 +173,58 @@ Summary checked(Summary given, const std::vector<CheckResult>& checks) {
 Sample checked(Sample given) {
   if (given.better != "more" && given.better != "less")
     throw std::runtime_error("better is '" + given.better + "', and must be more or less");
-  if (!std::isfinite(given.value)) throw std::runtime_error("a value is not finite");
+  if (!(std::abs(given.value) < 1e300)) throw std::runtime_error("a value is not finite");
   return given;
+}
+
+Head checked(Head given) {
+  if (given.nodes.empty()) throw std::runtime_error("the run has no nodes");
+  return given;
+}
+
+Comparison checked(Comparison given) {
+  if (given.a.empty() || given.b.empty()) throw std::runtime_error("a comparison has no values");
+  return given;
+}
+
+// Numbers that get<int>() would turn into anything.
+void require_counts(const nlohmann::json& value) {
+  for (const std::string name : {"schema", "processes_per_node", "launch", "passed", "failed", "flaky", "skipped",
+                                 "not_run", "exit_status", "seconds"})
+    if (const auto at = value.find(name); at != value.end())
+      if (!(name == "seconds" ? at->is_number() : at->is_number_integer()) || *at < 0 || *at > 1'000'000'000)
+        throw std::runtime_error(name + " cannot be " + multinode::printable(multinode::json_text(*at)));
 }
 
 }  // namespace
 
 Results read_results(const std::filesystem::path& folder) {
   const auto path = folder / "results.jsonl";
-  std::ifstream file(path);
-  if (!file) throw multinode::UsageError("cannot read " + path.string() + ": name the folder that run -o wrote");
+  std::string text;
+  try {
+    text = multinode::ForeignFile(path, longest_file, multinode::Links::refused).text();
+  } catch (const multinode::UsageError& error) {
+    throw multinode::UsageError(error.what() + std::string("; name the folder that run -o wrote"));
+  }
   Results results;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const bool cut_off = file.eof();  // no newline: it was being written
+  for (std::size_t at = 0, end = 0, number = 1; at < text.size(); at = end + 1, ++number) {
+    end = std::min(text.find('\n', at), text.size());
+    const bool cut_off = end == text.size();  // no newline: it was being written
+    const std::string_view line(text.data() + at, end - at);
     try {
-      const auto object = nlohmann::json::parse(line);
+      if (line.size() > longest_line) throw std::runtime_error("it is longer than 4 MiB");
+      const auto object = multinode::parse_json(line);
       if (!object.is_object() || object.empty()) throw std::runtime_error("it is not an object with a member");
       const auto first = object.begin();  // the keys are sorted, and "version" comes after every kind
       const std::string& kind = first.key();
       const auto& value = first.value();
+      require_counts(value);
       if (number == 1 && kind != "head") throw std::runtime_error("the first line is not a head");
       if (const int given = kind == "head" ? value.value("schema", schema) : schema; given != schema)
         throw std::runtime_error(
             fmt::format("its schema is {}, and this image-check reads {}: use the one that wrote it", given, schema));
       if (kind == "head")
-        results.head = value.get<Head>();
+        results.head = checked(value.get<Head>());
       else if (kind == "check")
         results.checks.push_back(value.get<CheckResult>());
       else if (kind == "sample")
@@ -206,14 +234,15 @@ Results read_results(const std::filesystem::path& folder) {
       else if (kind == "difference")
         results.differences.push_back(value.get<Difference>());
       else if (kind == "comparison")
-        results.comparisons.push_back(value.get<Comparison>());
+        results.comparisons.push_back(checked(value.get<Comparison>()));
       else if (kind == "summary")
         results.summary = checked(with_defaults<Summary>(value), results.checks), results.complete = true;
       else
         throw std::runtime_error("unknown kind '" + kind + "'");
     } catch (const std::exception& error) {
       if (cut_off && number > 1) break;
-      throw multinode::UsageError(path.string() + ", line " + std::to_string(number) + ": " + error.what());
+      throw multinode::UsageError(path.string() + ", line " + std::to_string(number) + ": " +
+                                  multinode::one_line(std::string(error.what()).substr(0, 500)));
     }
   }
   if (results.head.command.empty()) throw multinode::UsageError(path.string() + " is empty");
@@ -222,13 +251,17 @@ Results read_results(const std::filesystem::path& folder) {
 }
 
 std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
+  const auto has_results = [](const std::filesystem::path& of) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::symlink_status(of / "results.jsonl", error));
+  };
+  if (has_results(folder)) return {folder};
   std::vector<std::filesystem::path> found;
   for (const auto& name : multinode::names_in(folder))
-    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
+    if (!std::filesystem::is_symlink(folder / name) && has_results(folder / name)) found.push_back(folder / name);
   if (found.empty())
     throw multinode::UsageError("cannot read " + folder.string() +
-                                ": it has no results.jsonl, and no folder in it has one");
+                                ": it has no results.jsonl, and no folder in it has one; links are not followed");
   return found;
 }
 

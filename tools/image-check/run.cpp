@@ -9,6 +9,7 @@
 
 #include <fmt/chrono.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ class Run {
     for (const auto& node : cluster_.nodes) inventory_of(site_, node);  // it says something of every node
     for (const char* part : {"logs", "files"}) {
       std::filesystem::remove_all(folder_ / part);
-      if (!std::filesystem::create_directory(folder_ / part))
+      if (::mkdir((folder_ / part).c_str(), 0775) != 0)
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
     budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;

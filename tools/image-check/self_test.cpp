@@ -3,6 +3,7 @@
 #include "faults_json.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
@@ -60,7 +61,7 @@ RunOptions run_of(const Fault& fault, const ClusterOptions& cluster, const std::
   run.command = "image-check self-test --only '" + fault.name + "'";
   run.limit = fault.limit;
   for (const auto& [name, text] : fault.files) {
-    std::filesystem::create_directories((folder / name).parent_path());
+    multinode::make_folders((folder / name).parent_path());
     write_whole(folder / name, text + "\n");
   }
   if (fault.files.contains("site.json")) run.site = folder / "site.json";
@@ -183,7 +184,7 @@ int self_test(int argc, char** argv, const std::string&) {
       ++impossible;
       continue;
     }
-    std::filesystem::create_directories(folder);
+    multinode::make_folders(folder);
     const Results results = run_checks(run, quiet);
     write_whole(folder / "self-test.log", quiet.str());
 

@@ -4,6 +4,7 @@
 #include "node_check/findings.hpp"
 #include "statistics.hpp"
 
+#include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 
@@ -145,7 +146,7 @@ Site read_site(const std::filesystem::path& path) {
       where = path.string();
       std::ifstream file(path);
       if (!file) throw std::runtime_error("cannot be read");
-      const json given = json::parse(file, nullptr, true, true);
+      const json given = multinode::parse_json(std::string(std::istreambuf_iterator<char>(file), {}), true);
       only(given, {"launcher", "kinds", "checks"});
       site.launcher = given.value("launcher", "");
       for (const json& kind : given.value("kinds", json::array())) {
@@ -198,6 +199,17 @@ std::vector<std::string> parts_of(const FactsOfNode& facts, const std::string& n
   return parts;
 }
 
+// Of results that another user may have written. Throws multinode::UsageError.
+template <class Number>
+Number number_in(const FactsOfNode& facts, const std::string& name) {
+  const auto& text = facts.at(name);
+  const auto number = multinode::number_of<Number>(text);
+  if (!number || !(*number >= 0 && *number < 1e9))
+    throw multinode::UsageError("site: " + name + " of a node is '" + multinode::printable(text) +
+                                "', which is not a number: take results of image-check run");
+  return *number;
+}
+
 std::string literally(const std::string& text) {
   return std::regex_replace(text, std::regex(R"([.^$*+?()[\]{}\\|])"), "[$&]");
 }
@@ -205,7 +217,7 @@ std::string literally(const std::string& text) {
 // What nodes of one kind have in common, whatever else differs.
 json devices_of(const FactsOfNode& facts) {
   json devices = json::object();
-  if (facts.contains("cpus")) devices["cpus"] = json::parse(facts.at("cpus"));
+  if (facts.contains("cpus")) devices["cpus"] = number_in<int>(facts, "cpus");
   const auto gpus = parts_of(facts, "gpus");
   devices["gpus"] = gpus.size();
   if (!gpus.empty()) {
@@ -236,7 +248,22 @@ std::string site_file(const std::vector<Results>& sessions) {
   }
   if (facts.empty()) throw multinode::UsageError("site: no run has facts of a node: take runs of the suite smoke");
   std::map<std::string, std::vector<std::string>> kinds;  // nodes, by their devices
-  for (const auto& [node, of_node] : facts) kinds[devices_of(of_node).dump()].push_back(node);
+  std::map<std::string, std::string> kind_of;
+  for (const auto& [node, of_node] : facts) kinds[kind_of[node] = devices_of(of_node).dump()].push_back(node);
+  // Of each metric the worst of a kind's nodes, and of a curve its largest size, which comes last. What is in ms,
+  // node_check judges itself.
+  std::map<std::string, std::map<std::pair<std::string, std::string>, std::pair<double, double>>>
+      all_limits;  // by devices; by kind and metric: size, limit
+  for (const auto& [key, measured] : metrics_of(samples)) {
+    const auto kind = kind_of.find(key.node.empty() ? first : key.node);
+    if (measured.unit == "ms" || kind == kind_of.end()) continue;
+    const bool more = measured.better == "more";
+    const double value = median(measured.values),
+                 own = more ? value * (1 - required_loss) : value / (1 - required_loss);
+    auto& [size, limit] = all_limits[kind->second][{more ? "at_least" : "at_most", key.metric}];
+    if (limit == 0 || size != key.band_bytes || (more ? own < limit : own > limit)) limit = own;
+    size = key.band_bytes;
+  }
 
   json all = json::array();
   for (const auto& [devices, nodes] : kinds) {
@@ -245,33 +272,22 @@ std::string site_file(const std::vector<Results>& sessions) {
     auto mounts = parts_of(facts.at(nodes.front()), "mounts");
     for (const auto& node : nodes) {
       const auto& of_node = facts.at(node);
-      if (of_node.contains("memory")) memory = std::min(memory, json::parse(of_node.at("memory")).get<double>());
-      const auto of_this = parts_of(of_node, "mounts");
-      std::erase_if(mounts, [&](const auto& mount) { return std::ranges::find(of_this, mount) == of_this.end(); });
+      if (of_node.contains("memory")) memory = std::min(memory, number_in<double>(of_node, "memory"));
+      const auto list = parts_of(of_node, "mounts");
+      const std::set<std::string> of_this(list.begin(), list.end());
+      std::erase_if(mounts, [&](const auto& mount) { return !of_this.contains(mount); });
     }
     if (std::isfinite(memory)) inventory["memory_gib"] = rounded(0.97 * memory);
     if (!mounts.empty()) inventory["mounts"] = mounts;
     json kind{{"nodes", multinode::join(nodes, "|", literally)}, {"inventory", inventory}};
-    // Of each metric the worst of these nodes, and of a curve its largest size, which comes last. What is in ms,
-    // node_check judges itself.
-    std::map<std::pair<std::string, std::string>, std::pair<double, double>> limits;  // by kind and metric: size, limit
-    for (const auto& [key, measured] : metrics_of(samples)) {
-      if (measured.unit == "ms" || std::ranges::find(nodes, key.node.empty() ? first : key.node) == nodes.end())
-        continue;
-      const bool more = measured.better == "more";
-      const double value = median(measured.values),
-                   own = more ? value * (1 - required_loss) : value / (1 - required_loss);
-      auto& [size, limit] = limits[{more ? "at_least" : "at_most", key.metric}];
-      if (limit == 0 || size != key.band_bytes || (more ? own < limit : own > limit)) limit = own;
-      size = key.band_bytes;
-    }
-    for (const auto& [name, of] : limits) kind[name.first][name_of({name.second, of.first, ""})] = rounded(of.second);
+    for (const auto& [name, of] : all_limits[devices])
+      kind[name.first][name_of({name.second, of.first, ""})] = rounded(of.second);
     all.push_back(kind);
   }
   return "// Written by image-check site from " + std::to_string(sessions.size()) +
          " sessions. Edit it: `nodes` is a regular expression for the names of all nodes of this\n"
          "// kind; what need not be the same on them goes; limits are 30 % worse than the worst of these nodes.\n" +
-         json{{"kinds", all}}.dump(2) + "\n";
+         json{{"kinds", all}}.dump(2, ' ', true) + "\n";
 }
 
 }  // namespace image_check

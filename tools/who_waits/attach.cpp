@@ -135,7 +135,7 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
       const std::vector<std::string> lines = tree(all);
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
                                all.size(), all.size() == 1 ? "" : "s", what, hosts.size(), hosts.size() == 1 ? "" : "s",
-                               stopped, fmt::join(lines, "\n  "));
+                               stopped, multinode::join(lines, "\n  ", multinode::one_line));
       multinode::JsonLines file(json, true);
       for (const ProcessStacks& one : all) {
         nlohmann::json threads = nlohmann::json::array();

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdarg>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -750,6 +751,15 @@ int MPI_Cancel(MPI_Request* request) {
   if (number >= 0) cancelled[static_cast<std::size_t>(number)] = true;
   return REAL(MPI_Cancel)(request);
 }
+// As IPM and mpiP read it: 1 begins and -1 ends the region that a second argument names. It may be missing.
+int MPI_Pcontrol(const int level, ...) {
+  std::va_list rest;
+  va_start(rest, level);
+  const char* const name = level == 1 || level == -1 ? va_arg(rest, const char*) : nullptr;
+  va_end(rest);
+  mark_region(level == 1, name);
+  return REAL(MPI_Pcontrol)(level, name);
+}
 // The functions of attributes may make calls inside of others.
 int MPI_Comm_create_keyval(MPI_Comm_copy_attr_function* copy, MPI_Comm_delete_attr_function* remove, int* key,
                            void* state) {
@@ -773,4 +783,5 @@ SECOND_NAME(MPI_Request_free, 1)
 SECOND_NAME(MPI_Start, 1)
 SECOND_NAME(MPI_Startall, 2)
 SECOND_NAME(MPI_Cancel, 1)
+SECOND_NAME(MPI_Pcontrol, 2)
 }

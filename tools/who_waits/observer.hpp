@@ -78,14 +78,18 @@ class Observer {
     RankTimes out = times_of(record_->times, ranks);
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       const ThreadRecord& thread = record_->threads[i];
-      if (thread.thread.load() == 0 || thread.turn.load(std::memory_order_acquire) % 2 == 0) continue;
+      if (thread.thread.load() == 0) continue;
+      const auto number = static_cast<std::uint8_t>(i);
+      for (std::size_t at = 0; at < thread.in_regions && at < thread.regions.size(); ++at)
+        out.open.push_back({.enter = thread.regions[at].entered, .place = thread.regions[at].place, .thread = number});
+      if (thread.turn.load(std::memory_order_acquire) % 2 == 0) continue;
       const Call call = thread.call.load();
       std::vector<Call> calls;
       for (std::uint32_t at = 0; at < std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits); ++at)
         if (const RequestRecord& one = record_->requests[thread.requests[at] % record_->requests.size()]; one.turn % 2)
           calls.push_back(one.call.load());
       if (calls.empty()) calls.push_back(call);
-      Meeting open{.enter = thread.entered, .place = thread.place, .thread = static_cast<std::uint8_t>(i)};
+      Meeting open{.enter = thread.entered, .place = thread.place, .thread = number};
       for (const Call& one : calls) {
         const Role role = role_of(one.kind);
         open.bytes = one.bytes;

@@ -14,9 +14,11 @@
 
 namespace who_waits {
 
-// The calls that are recorded: the number of each is its place in this list.
+// The calls that are recorded: the number of each is its place in this list. region: a part of the program that it
+// names by MPI_Pcontrol or NVTX, for --timeline.
 enum class Kind : std::uint32_t {
   none,
+  region,
 #define CALL(name, parameters) name,
 #define GPU_CALL CALL
 #include "calls.inc"
@@ -106,6 +108,12 @@ struct ThreadRecord {
   std::array<std::atomic<std::uint16_t>, most_waits> requests{};
   std::atomic<std::int64_t> entered{0};  // for --timeline: when, and the call's place
   std::atomic<std::uint16_t> place{0};
+  struct Region {
+    std::atomic<std::int64_t> entered{0};
+    std::atomic<std::uint16_t> place{0};
+  };
+  std::array<Region, 64> regions{};          // those that have begun and not ended
+  std::atomic<std::uint32_t> in_regions{0};  // number of them
 };
 
 // A started operation without its wait. `turn` grows at its start and its end; odd: it is under way.
@@ -150,7 +158,7 @@ struct TrafficRecord {
 struct Place {
   Kind kind = Kind::none;
   std::uint64_t bytes = 0, site = 0;  // the address, later that in `object`
-  std::array<char, 104> object{};     // the file of the program or library
+  std::array<char, 104> object{};     // the file of the program or library; of a region: its name
   std::uint64_t calls = 0, nanoseconds = 0;
 };
 struct Meeting {
@@ -172,6 +180,7 @@ struct Times {
   };
   std::atomic<std::uint64_t> used{0};               // of `meetings`; with `last_ones`, all that there have been
   std::atomic<std::uint32_t> shift{0}, thinned{0};  // thinned: odd while it is going on
+  std::atomic<std::uint32_t> odd_regions{0};        // calls to begin or end a region that were not possible
   bool last_ones = false;
   std::int64_t from = INT64_MIN, to = INT64_MAX;  // ns after the first call: what to keep
 };

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -104,7 +105,9 @@ ThreadRecord* thread_of(Record& record) {
     thread_local struct End {
       ThreadRecord* record;
       ~End() {  // the main thread ends before static objects, which may call MPI_Finalize
-        if (::gettid() != ::getpid()) record->thread = 0, own_thread = nullptr;
+        if (::gettid() == ::getpid()) return;
+        while (record->in_regions) mark_region(false);
+        record->thread = 0, own_thread = nullptr;
       }
     } end{&one};
     return own_thread = &one;
@@ -285,6 +288,8 @@ Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) 
 }
 
 void keep(Times& times, const Meeting& meeting) {
+  static const std::int64_t start = meeting.leave;
+  if (meeting.leave - start < times.from || meeting.enter - start > times.to) return;
   const auto kept = [&](const Meeting& one) { return one.number % (std::uint64_t{1} << times.shift) == 0; };
   const auto begin = times.meetings.begin();
   while (!times.last_ones && kept(meeting) && times.used == times.most) {
@@ -301,7 +306,6 @@ void keep(Times& times, const Meeting& meeting) {
 void leave(Times& times, const ThreadRecord& thread) {
   const std::int64_t leave = now();
   const std::lock_guard lock(timing_mutex);
-  static const std::int64_t start = leave;
   static std::uint64_t alone = 0;
   timing.left = leave;
   if (!timing.place) return;
@@ -321,12 +325,74 @@ void leave(Times& times, const ThreadRecord& thread) {
     one.outside = timing.outside;
     one.place = static_cast<std::uint16_t>(timing.place - times.places.data());
     one.thread = static_cast<std::uint8_t>(&thread - record()->threads.data());
-    if (leave - start >= times.from && timing.enter - start <= times.to) keep(times, one);
+    keep(times, one);
   }
   if (waited) timing.outside = 0;
 }
 
 }  // namespace
+
+namespace {
+
+// What `name` points to, as a text; "": none. The kernel reads it, because the pointer may be any value.
+std::array<char, std::tuple_size_v<decltype(Place::object)>> region_name(const char* name) {
+  constexpr std::uintptr_t page = 4096;
+  std::array<char, std::tuple_size_v<decltype(Place::object)>> text{};
+  const auto first = std::min<std::uintptr_t>(page - reinterpret_cast<std::uintptr_t>(name) % page, text.size() - 1);
+  const iovec to{text.data(), text.size() - 1};
+  const iovec from[] = {{const_cast<char*>(name), first}, {const_cast<char*>(name) + first, text.size() - 1 - first}};
+  if (::process_vm_readv(::getpid(), &to, 1, from, 2, 0) < 0) return {};
+  for (char& c : text) {
+    if (c == 0) break;
+    if (c > 0 && (c < ' ' || c == 127)) return {};
+    if (c < 0) c = '?';
+  }
+  return text;
+}
+
+// The place of the regions with this name.
+Place* region_place(Times& times, const char* name) {
+  std::uint64_t hash = 1;
+  for (; *name; ++name) hash = mix(hash, static_cast<unsigned char>(*name));
+  return place_of(times, Kind::region, hash, nullptr);
+}
+
+}  // namespace
+
+void mark_region(bool begins, std::optional<const char*> pointer) {
+  Record* const ours = record();
+  ThreadRecord* const thread =
+      own_thread;  // none: it has made no call, and leaves the places to threads that make some
+  if (!ours || !thread || inside() || !ours->timed.load(std::memory_order_relaxed)) return;
+  const auto name = pointer ? region_name(*pointer) : decltype(Place::object){};
+  if (pointer && !name[0]) return;
+  Times& times = ours->times;
+  auto& regions = thread->regions;
+  const std::uint32_t count = thread->in_regions;
+  const std::lock_guard lock(timing_mutex);
+  Place* const named = pointer ? region_place(times, name.data()) : nullptr;
+  if (begins && named && count < regions.size()) {
+    if (!named->object[0]) named->object = named->bytes ? name : decltype(Place::object){"another region"};
+    regions[count].place = static_cast<std::uint16_t>(named - times.places.data());
+    regions[count].entered = now();
+    thread->in_regions = count + 1;
+    return;
+  }
+  std::uint32_t at = begins ? 0 : count;  // behind the region that ends
+  while (at > 0 && named && &times.places[regions[at - 1].place] != named) --at;
+  if (at == 0) return void(++times.odd_regions);
+  Place& place = times.places[regions[at - 1].place];
+  keep(times, {.number = mix(place.bytes, ++place.calls),
+               .enter = regions[at - 1].entered,
+               .leave = now(),
+               .place = static_cast<std::uint16_t>(&place - times.places.data()),
+               .thread = static_cast<std::uint8_t>(thread - ours->threads.data())});
+  for (; at < count; ++at) {  // regions may overlap
+    regions[at - 1].place = regions[at].place.load();
+    regions[at - 1].entered = regions[at].entered.load();
+  }
+  thread->in_regions = count - 1;
+}
 
 void meet(const Meeting& meeting) {
   if (depth == 1 && meeting.number && timing.met < timing.meetings.size()) timing.meetings[timing.met++] = meeting;
@@ -490,4 +556,23 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* 
     delete start;
   }
   return result;
+}
+
+// The header-only NVTX of a program loads the file in NVTX_INJECTION64_PATH, which is this library, and calls this. The
+// numbers are those of nvtxTypes.h. Without a tool, nvtxRangePushA and nvtxRangePop also return -2.
+extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(const void* (*export_table)(unsigned)) {
+  using Function = void (*)();
+  struct Callbacks {
+    std::size_t size;
+    int (*functions)(int module, Function*** table, unsigned* count);
+  };
+  constexpr int callbacks_id = 1, core = 1, push = 9, pop = 11, not_tracked = -2;
+  const auto* const callbacks = static_cast<const Callbacks*>(export_table(callbacks_id));
+  Function** table = nullptr;
+  unsigned count = 0;
+  if (!callbacks || !callbacks->functions(core, &table, &count) || count <= pop) return 0;
+  *table[push] =
+      reinterpret_cast<Function>(+[](const char* name) { return who_waits::mark_region(true, name), not_tracked; });
+  *table[pop] = reinterpret_cast<Function>(+[] { return who_waits::mark_region(false), not_tracked; });
+  return 1;
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -71,6 +72,10 @@ std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std:
 
 // For --timeline: the call that this thread is inside is at this meeting; number 0: at none.
 void meet(const Meeting& meeting);
+
+// For --timeline: this thread begins or ends a region. `name` may point to anything, because MPI_Pcontrol needs no
+// name: then nothing happens. An end without a pointer ends the region that began last.
+void mark_region(bool begins, std::optional<const char*> name = {});
 
 // Operations under way.
 void start(std::uintptr_t request, const Call& call);

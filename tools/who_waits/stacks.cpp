@@ -2,23 +2,27 @@
 
 #include "verdict.hpp"
 
+#include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/process/child_process.hpp>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <signal.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdio>
+#include <csignal>
+#include <cstdlib>
 #include <map>
 #include <regex>
 #include <set>
 #include <sstream>
-#include <thread>
 
 namespace who_waits {
 
@@ -27,38 +31,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Kills what stops a process for longer than a second, while it lives.
-class StopGuard {
- public:
-  explicit StopGuard(pid_t pid)
-      : watch_([this, pid] {
-          const std::string status = fmt::format("/proc/{}/status", pid);
-          Clock::time_point since = Clock::now();
-          for (; !ends_; std::this_thread::sleep_for(5ms)) {
-            const std::string text = multinode::read_text(status).value_or("");
-            const std::size_t at = text.find("TracerPid:\t");
-            const int tracer = at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 11);
-            if (!tracer) {
-              since = Clock::now();
-              continue;
-            }
-            const auto lasts = Clock::now() - since;
-            stopped_ = std::max(stopped_, std::chrono::duration<double>(lasts).count());
-            if (lasts > 900ms) ::kill(tracer, SIGKILL);  // the kernel lets its process run on
-          }
-        }) {}
-  ~StopGuard() { end(); }
-  double end() {
-    ends_ = true;
-    if (watch_.joinable()) watch_.join();
-    return stopped_;
-  }
-
- private:
-  std::atomic<bool> ends_{false};
-  double stopped_ = 0;
-  std::thread watch_;
-};
+// The process that traces this thread, such as a debugger; 0: none.
+pid_t tracer_of(const std::string& thread) {
+  const std::string text = multinode::read_text("/proc/" + thread + "/status").value_or("");
+  const std::size_t at = text.find("TracerPid:\t");
+  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 11);
+}
 
 bool is_api(const std::string& name) {  // of MPI in C and Fortran, NCCL, CUDA
   static const std::regex api(R"(P?MPIX?_[A-Z]\w*|p?mpi_[a-z_]+_|nccl[A-Z]\w*|cuda[A-Z]\w*)");
@@ -121,14 +99,39 @@ std::string program_of(pid_t pid) {
   return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename().string();
 }
 
-std::string quoted(const std::string& text) { return "'" + std::regex_replace(text, std::regex("'"), R"('\'')") + "'"; }
-
-std::string output_of(const std::string& command) {
+std::string output_of(const std::vector<std::string>& command, pid_t stops, double* stopped) {
+  const multinode::Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  multinode::Pipe pipe = multinode::make_pipe();
   std::string text;
-  if (std::FILE* const out = ::popen(("timeout -s KILL 20 " + command + " 2> /dev/null < /dev/null").c_str(), "re")) {
-    for (int c = 0; (c = std::fgetc(out)) != EOF;) text += static_cast<char>(c);
-    ::pclose(out);
+  const bool runs = stops && state_of_threads(stops) != 'T';
+  bool cut_off = false;
+  try {
+    multinode::ChildProcess tool({.arguments = command,
+                                  .descriptors = {nothing.get(), pipe.to.get(), nothing.get()},
+                                  .own_group = true,
+                                  .when_parent_dies = SIGKILL});
+    pipe.to.reset();
+    const Clock::time_point end = Clock::now() + 20s;
+    Clock::time_point free = Clock::now();  // when it last did not stop the process
+    for (char bytes[4096];;) {
+      pollfd ready{pipe.from.get(), POLLIN, 0};
+      if (::poll(&ready, 1, 5) > 0) {
+        const ssize_t count = ::read(pipe.from.get(), bytes, sizeof bytes);
+        if (count <= 0) break;
+        text.append(bytes, static_cast<std::size_t>(count));
+      }
+      const pid_t tracer = stops ? tracer_of(std::to_string(stops)) : 0;
+      const auto now = Clock::now();
+      if (!tracer || ::getpgid(tracer) != tool.pid()) free = now;
+      const auto lasts = now - free;
+      if (stopped) *stopped = std::max(*stopped, std::chrono::duration<double>(lasts).count());
+      cut_off = lasts > 900ms;
+      if (cut_off || now > end) break;
+    }
+  } catch (const multinode::StartError&) {  // it is not installed
   }
+  // The tool is dead, with all that it has started. The process runs on, also where a SIGSTOP waits for it.
+  if (cut_off && runs) ::kill(stops, SIGCONT);
   return text;
 }
 
@@ -218,16 +221,24 @@ std::vector<Stack> parsed_python(const std::string& py_spy) {
 
 ProcessStacks stacks_of(pid_t pid) {
   ProcessStacks out{.pid = pid, .host = multinode::host_name()};
-  StopGuard guard(pid);
-  for (const char* const tool : {"eu-stack -n 256 -s -p {}", "eu-stack -n 256 -p {}",
-                                 "gdb -p {} -batch -nx -iex 'set debuginfod enabled off' -iex 'set print "
-                                 "frame-arguments none' -ex 'thread apply all bt 256'"}) {
-    out.threads = parsed_stacks(output_of(fmt::format(fmt::runtime(tool), pid)));
+  const std::string number = std::to_string(pid);
+  for (const std::string& thread : multinode::names_in("/proc/" + number + "/task"))
+    if (const pid_t tracer = tracer_of(thread)) {  // the kernel allows one
+      const std::string name = multinode::read_text(fmt::format("/proc/{}/comm", tracer)).value_or("a process");
+      out.problem = fmt::format("{} (pid {}) traces it: look there, or end that first", name, tracer);
+      return out;
+    }
+  for (const std::vector<std::string>& tool : std::vector<std::vector<std::string>>{
+           {"eu-stack", "-n", "256", "-s", "-p", number},
+           {"eu-stack", "-n", "256", "-p", number},
+           {"gdb", "-p", number, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex",
+            "set print frame-arguments none", "-ex", "thread apply all bt 256"}}) {
+    out.threads = parsed_stacks(output_of(tool, pid, &out.stopped));
     if (!out.threads.empty()) break;
   }
   const bool python = !out.threads.empty() && std::ranges::any_of(out.threads[0], is_interpreter, &Frame::function);
   std::vector<Stack> lines;
-  if (python) lines = parsed_python(output_of(fmt::format("py-spy dump --nonblocking -p {}", pid)));
+  if (python) lines = parsed_python(output_of({"py-spy", "dump", "--nonblocking", "-p", number}));
   if (!lines.empty()) {
     const Stack native = std::move(out.threads[0]);
     out.threads = {std::move(lines.front())};  // of the main thread
@@ -237,7 +248,6 @@ ProcessStacks stacks_of(pid_t pid) {
     std::erase_if(out.threads[0], [](const Frame& one) { return is_interpreter(one.function); });
     out.problem = "for Python's lines, install py-spy";
   }
-  out.stopped = guard.end();
   if (out.threads.empty())
     out.problem = out.stopped > 0.85 ? "its stack could not be read within a second: install eu-stack (elfutils)"
                                      : "no stack: eu-stack (elfutils) or gdb is not installed, or may not look into it "

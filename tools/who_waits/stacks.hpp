@@ -28,7 +28,8 @@ struct ProcessStacks {
   }
 };
 
-// Stops the process for at most a second: a tool that needs longer is killed, and the process runs on.
+// Stops the process for at most a second: a tool that needs longer is killed, and the process runs on. Where another
+// one traces the process, such as the user's debugger, says so, and starts no tool.
 ProcessStacks stacks_of(pid_t pid);
 // The threads that eu-stack or gdb printed, and py-spy.
 std::vector<Stack> parsed_stacks(const std::string& text);
@@ -44,9 +45,9 @@ std::string stack_line(const ProcessStacks& process);
 // R, S, D, T ... as in /proc: R if any thread runs; '?': there is no such process.
 char state_of_threads(pid_t pid);
 
-std::string program_of(pid_t pid);            // the name of its file; "": not known
-std::string quoted(const std::string& text);  // for the shell
-// The standard output of a command of the shell, which is killed after 20 s.
-std::string output_of(const std::string& command);
+std::string program_of(pid_t pid);  // the name of its file; "": not known
+// The standard output of a command, "" if it is not installed. It is killed, with its process group, after 20 s, or
+// when it has stopped the process `stops` for 0.9 s; `stopped` becomes the longest such time.
+std::string output_of(const std::vector<std::string>& command, pid_t stops = 0, double* stopped = nullptr);
 
 }  // namespace who_waits

@@ -45,7 +45,7 @@ TimeReport report(const std::vector<RankTimes>& ranks, const Where& where) {
   for (const RankTimes& rank : ranks) {
     all += static_cast<double>(rank.until - rank.first.clock) / 1e9;
     for (const Place& place : rank.places) {
-      if (place.kind == Kind::none) continue;
+      if (place.kind == Kind::none || place.kind == Kind::region) continue;
       Sum& sum = places[key_of(place)];
       sum.place = &place;
       sum.calls += static_cast<double>(place.calls);

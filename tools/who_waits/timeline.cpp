@@ -42,6 +42,7 @@ RankTimes times_of(const Times& times, int ranks) {
     std::atomic_thread_fence(std::memory_order_acquire);
     after = times.thinned;
   }
+  out.odd_regions = times.odd_regions;
   out.places.assign(times.places.begin(), times.places.end());
   while (out.meetings.size() * static_cast<std::size_t>(ranks) > most_meetings) {
     ++out.shift;
@@ -65,9 +66,11 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
     out.ends.push_back(seconds(rank, rank.until));
     const auto add = [&](const Meeting& one, bool open) {
       if (!open && one.number % out.every != 0) return;
-      TimedCall& call = calls[{&rank, one.thread, one.enter}];
+      const Place* const place = &rank.places.at(one.place);
+      const bool region = place->kind == Kind::region;
+      TimedCall& call = region ? out.regions.emplace_back() : calls[{&rank, one.thread, one.enter}];
       call.rank = &rank;
-      call.place = &rank.places.at(one.place);
+      call.place = place;
       call.thread = one.thread;
       call.enter = seconds(rank, one.enter);
       call.leave = open ? out.ends.back() : seconds(rank, one.leave);
@@ -79,6 +82,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   }
   for (auto& [key, call] : calls) out.calls.push_back(std::move(call));
   std::ranges::stable_sort(out.calls, {}, &TimedCall::enter);
+  std::ranges::stable_sort(out.regions, {}, &TimedCall::enter);
 
   struct At {
     std::size_t call;
@@ -125,7 +129,8 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   out.last = *std::ranges::max_element(out.ends) - start;
   if (!waits && stop > start) out.last = (stop - start) * 1.02;
   for (double& end : out.ends) end -= start;
-  for (TimedCall& call : out.calls) call.enter -= start, call.leave -= start;
+  for (std::vector<TimedCall>* const all : {&out.calls, &out.regions})
+    for (TimedCall& call : *all) call.enter -= start, call.leave -= start;
   return out;
 }
 
@@ -191,6 +196,13 @@ std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::
   const auto event = [&](const TimedCall& call, const char* phase, double time) {
     return nlohmann::json{{"ph", phase}, {"pid", call.rank->rank}, {"tid", call.thread}, {"ts", time * 1e6}};
   };
+  for (const TimedCall& region : timeline.regions) {
+    if (!inside(region)) continue;
+    events.push_back(event(region, "X", region.enter));
+    events.back()["name"] = region.place->object.data();
+    events.back()["cat"] = "region";
+    events.back()["dur"] = (region.leave - region.enter) * 1e6;
+  }
   constexpr const char* categories[] = {"message", "collective", "requests", "gpu", "other"};
   for (const TimedCall& call : timeline.calls) {
     if (!inside(call)) continue;

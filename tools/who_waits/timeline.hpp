@@ -25,12 +25,13 @@ struct RankTimes {
   std::int64_t until = 0;        // clock at the end of the program, or now
   std::optional<int> ended{};    // its exit status
   std::uint32_t shift = 0;
-  std::uint64_t lost = 0;  // earlier calls that are not kept
+  std::uint64_t lost = 0;         // earlier calls that are not kept
+  std::uint64_t odd_regions = 0;  // calls to begin or end a region that were not possible
   std::vector<Place> places{};
   std::vector<Meeting> meetings{};  // their places are indices of `places`
   std::vector<Meeting> open{};      // of the calls that it is still in: `leave` has no meaning
   static void fields(auto& visit, auto& one) {
-    visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.shift, one.lost);
+    visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.shift, one.lost, one.odd_regions);
     visit(one.places, one.meetings, one.open);
   }
 };
@@ -53,7 +54,8 @@ struct TimedCall {
   std::vector<Meeting> met{};    // messages have a peer
 };
 struct Timeline {
-  std::vector<TimedCall> calls;  // in the order of their start
+  std::vector<TimedCall> calls;    // in the order of their start
+  std::vector<TimedCall> regions;  // likewise; the `object` of their place is their name
   struct Message {
     std::size_t from = 0, to = 0;  // indices of calls
     Meeting what{};                // as the sender says

@@ -1,5 +1,5 @@
-// The picture of a timeline. It is as wide as its window: lengths along the time axis are percentages of the width.
-// Texts keep their size, so that the picture can be read on a telephone and on a wall.
+// The picture of a timeline. In a browser it is as wide as its window: lengths along the time axis are percentages of
+// the width. Texts keep their size, so that the picture can be read on a telephone and on a wall.
 #include "timeline.hpp"
 
 #include "verdict.hpp"
@@ -16,6 +16,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 namespace who_waits {
@@ -26,24 +27,42 @@ constexpr int units = 9600;               // of the picture's width
 constexpr std::size_t most_cells = 1600;  // calls narrower than such a part of the width are drawn together
 constexpr std::size_t most_arrows = 300, most_alone = 6;
 
-constexpr std::string_view style = R"(<style>
-svg{font:12px system-ui,sans-serif;--ink:#1f2328;--soft:#6e7781;--lane:#f3f4f6;--grid:#d5d9de;--r:#cf222e;
---ad:#0b4f9e;--al:#8cbdf2;--bd:#0b6b5d;--bl:#7fd1bf;--cd:#6b3fa0;--cl:#cdb4ee;--dd:#9a4a00;--dl:#f3bd7b;--ed:#57606a;--el:#b9c1c9}
-@media(prefers-color-scheme:dark){svg{--ink:#e6edf3;--soft:#9198a1;--lane:#1b2129;--grid:#343b44;--r:#f85149;
---ad:#2f74d0;--al:#a5cdfa;--bd:#178a76;--bl:#93e0d0;--cd:#8a5cd0;--cl:#d9c6f5;--dd:#c26a14;--dl:#f7cf9c;--ed:#6e7781;--el:#c4ccd4}}
-text{fill:var(--ink)}.s{fill:var(--soft);font-size:11px}.h{font-size:14px;font-weight:600}.e{text-anchor:end}.m{text-anchor:middle}
-.b{fill:#fff;font-size:11px}.k{fill:#1f2328;font-size:11px}.lane{fill:var(--lane)}.grid{stroke:var(--grid)}.r{fill:var(--r)}
-.ad{fill:var(--ad)}.al{fill:var(--al)}.bd{fill:var(--bd)}.bl{fill:var(--bl)}.cd{fill:var(--cd)}.cl{fill:var(--cl)}
-.dd{fill:var(--dd)}.dl{fill:var(--dl)}.ed{fill:var(--ed)}.el{fill:var(--el)}
-.i{fill:var(--ink)}.arrow{stroke:var(--ink);stroke-opacity:.75;marker-end:url(#to)}.wait{stroke:var(--ink);marker-end:url(#to);stroke-width:1.5;stroke-dasharray:4 3}
-.wide{display:none}@media(min-width:700px){.wide{display:inline}.narrow{display:none}}
-</style>
-<defs><marker id="to" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="6" markerHeight="6" orient="auto"><path class="i" d="M0 0L6 3L0 6z"/></marker></defs>
-)";
+constexpr std::size_t most_colours = 6;  // of regions
+
+// Browsers alone know variables of CSS: the colours stand in the elements, and CSS only changes them for a dark page.
+// Of each class that is filled, the colour on a light and on a dark page.
+constexpr char colours[] =
+    "t 1f2328 e6edf3 s 6e7781 9198a1 b ffffff ffffff k 1f2328 1f2328 lane f3f4f6 1b2129 r cf222e f85149 "
+    "ad 0b4f9e 2f74d0 al 8cbdf2 a5cdfa bd 0b6b5d 178a76 bl 7fd1bf 93e0d0 cd 6b3fa0 8a5cd0 cl cdb4ee d9c6f5 "
+    "dd 9a4a00 c26a14 dl f3bd7b f7cf9c ed 57606a 6e7781 el b9c1c9 c4ccd4 "
+    "g0 fdf0b8 4d4614 g1 fbd9e0 552a37 g2 dcefc8 2f4a20 g3 d8e8fb 203d5c g4 e8dff8 3b3058 g5 ecdfcc 4a3d29";
+constexpr char wide[] = R"(class="wide" display="none")";
+constexpr char arrow[] = R"x(class="arrow" stroke="#1f2328" stroke-opacity=".75" marker-end="url(#to)")x";
+
+// The attributes of an element of the class.
+std::string looks(std::string_view name) {
+  std::istringstream words(colours);
+  std::string known, light, dark;
+  while (words >> known >> light >> dark && known != name) continue;
+  return fmt::format(R"(class="{}" fill="#{}")", name, light);
+}
+
+std::string style() {
+  std::string rules, name, light, dark;
+  for (std::istringstream words(colours); words >> name >> light >> dark;)
+    rules += fmt::format(".{}{{fill:#{}}}", name, dark);
+  return fmt::format(
+      "<style>\n@media(prefers-color-scheme:dark){{{}.grid{{stroke:#343b44}}.arrow{{stroke:#e6edf3}}}}\n"
+      ":root{{width:800px}}@media(min-width:1px){{:root{{width:100%}}}}\n"
+      "@media(min-width:700px){{.wide{{display:inline}}.narrow{{display:none}}}}\n</style>\n"
+      R"(<defs><marker id="to" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="6" markerHeight="6" orient="auto">)"
+      "<path {} d=\"M0 0L6 3L0 6z\"/></marker></defs>\n",
+      rules, looks("t"));
+}
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text)
+  for (const char c : multinode::one_line(text))
     out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
   return out;
 }
@@ -58,12 +77,20 @@ class Picture {
       calls_of_[call.rank->rank].push_back(i);
       waits_ = waits_ || call.open;
     }
+    for (const TimedCall& region : timeline.regions) {
+      // Also those outside: each part of a timeline has the same colours.
+      if (std::ranges::find(names_, name_of_region(region)) == names_.end()) names_.push_back(name_of_region(region));
+      if (region.enter < last && region.leave > first) regions_of_[region.rank->rank].push_back(region);
+    }
+    if (names_.size() > most_colours) names_.resize(most_colours), names_.back() = "other regions";
+    for (const auto& [rank, regions] : regions_of_)
+      for (const TimedCall& region : regions) drawn_regions_.insert(colour_of_region(region));
     make_rows();
     height_ = rows_.size() <= 4 ? 36 : rows_.size() <= 8 ? 28 : rows_.size() <= 16 ? 20 : 14;
   }
 
   std::string drawn(std::size_t cells) {
-    out_.clear(), drawn_alone_.clear(), drawn_ = {}, merged_ = false;
+    out_.clear(), drawn_alone_.clear(), drawn_ = {}, merged_ = false, narrow_regions_ = 0;
     const int lanes = bottom(static_cast<int>(rows_.size()) - 1) + 4;
     std::string body;
     std::swap(out_, body);
@@ -78,18 +105,20 @@ class Picture {
     draw_messages();
     put("{}</svg>\n", ticks);
     for (std::size_t row = 0; row < rows_.size(); ++row)
-      put(R"(<text class="e" x="8.2%" y="{}">{}{}</text>)", 30 + top(static_cast<int>(row)) + height_ / 2 + 4,
-          R"(<tspan class="wide">rank </tspan>)", multinode::ranges(rows_[row]));
+      put(R"(<text {} text-anchor="end" x="8.2%" y="{}"><tspan {}>rank </tspan>{}</text>)", looks("t"),
+          30 + top(static_cast<int>(row)) + height_ / 2 + 4, wide, multinode::ranges(rows_[row]));
     const int legend = draw_legend(30 + lanes + 40);
     std::swap(out_, body);
     const std::size_t ranks = timeline_.ranks->size();
     const std::string title = escaped(timeline_.name) + fmt::format(", {} rank{}", ranks, ranks == 1 ? "" : "s");
-    put(R"(<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{}" role="img" aria-label="{}">)"
+    put(R"(<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{}" font-family="system-ui,sans-serif" )"
+        R"(font-size="11" role="img" aria-label="{}">)"
         "\n{}",
-        legend, title, style);
-    put(R"(<text class="h" x="1%" y="18">{}<tspan class="wide">, {} to {}</tspan></text>)"
+        legend, title, style());
+    put(R"(<text {} x="1%" y="18" font-size="14" font-weight="600">{}<tspan {}>, {} to {}</tspan></text>)"
         "\n{}</svg>\n",
-        title, tick_text(first_, (last_ - first_) / 100), tick_text(last_, (last_ - first_) / 100), body);
+        looks("t"), title, wide, tick_text(first_, (last_ - first_) / 100), tick_text(last_, (last_ - first_) / 100),
+        body);
     return out_;
   }
 
@@ -151,17 +180,46 @@ class Picture {
     const double raw = (last_ - first_) / 8, power = std::pow(10, std::floor(std::log10(raw)));
     const double step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
     std::string labels;
+    put(R"(<g class="grid" stroke="#d5d9de">)");
     long i = static_cast<long>(std::ceil(first_ / step - 1e-6));
     for (; static_cast<double>(i) * step <= last_ + step * 1e-6; ++i) {
       const double at = static_cast<double>(i) * step, x = percent(at);
-      put(R"(<line class="grid" x1="{0}%" x2="{0}%" y1="0" y2="{1}"/>)", x, lanes);
-      labels += fmt::format(R"(<text class="s {}" x="{}%" y="{}">{}</text>)",
-                            i % 2    ? "m wide"
-                            : x > 97 ? "e"
-                                     : "m",
-                            x, lanes + 14, tick_text(at, step));
+      put(R"(<line x1="{0}%" x2="{0}%" y1="0" y2="{1}"/>)", x, lanes);
+      labels += fmt::format(R"(<g {}><text {} text-anchor="{}" x="{}%" y="{}">{}</text></g>)", i % 2 ? wide : "",
+                            looks("s"), x > 97 ? "end" : "middle", x, lanes + 14, tick_text(at, step));
     }
+    put("</g>");
     return labels;
+  }
+
+  static std::string name_of_region(const TimedCall& region) { return region.place->object.data(); }
+  std::size_t colour_of_region(const TimedCall& region) const {
+    const auto at = std::ranges::find(names_, name_of_region(region)) - names_.begin();
+    return std::min(static_cast<std::size_t>(at), most_colours - 1);
+  }
+
+  // Where a bar lies: of a single rank each thread has a lane, of several each rank.
+  std::pair<int, int> place_of(std::size_t row, int rank, int thread) const {  // y, height
+    const auto& lanes = lanes_.at(row);
+    const int shares = static_cast<int>(lanes.size());
+    const auto lane = std::distance(lanes.begin(), lanes.find(rows_[row].size() > 1 ? rank : thread));
+    const int y = height_ * static_cast<int>(lane) / shares, end = height_ * (static_cast<int>(lane) + 1) / shares;
+    return {top(static_cast<int>(row)) + y, std::max(1, end - y)};
+  }
+
+  // Behind the calls, each on those that began before it.
+  void draw_regions(std::size_t row, double narrow) {
+    for (const int rank : rows_[row])
+      for (const TimedCall& one : regions_of_[rank]) {
+        if (std::min(one.leave, last_) - std::max(one.enter, first_) < narrow && ++narrow_regions_) continue;
+        const auto [y, height] = place_of(row, rank, one.thread);
+        put("<g><title>rank {}: {}: {}, from {}</title>", rank, escaped(name_of_region(one)),
+            time_text(one.leave - one.enter), moment(one.enter));
+        put(R"(<rect {} x="{}" y="{}" width="{}" height="{}"/></g>)"
+            "\n",
+            looks(fmt::format("g{}", colour_of_region(one))), unit(one.enter), y, unit(one.leave) - unit(one.enter),
+            height);
+      }
   }
 
   struct Cell {
@@ -175,34 +233,34 @@ class Picture {
     const int y = top(static_cast<int>(row));
     for (std::size_t i = 0; i < timeline_.ranks->size() && ranks.size() == 1; ++i)
       if (const RankTimes& rank = (*timeline_.ranks)[i]; ranks.contains(rank.rank))
-        put(R"(<rect class="lane" y="{}" width="{}" height="{}"/>)", y, unit(timeline_.ends[i]), height_);
-    if (ranks.size() > 1) put(R"(<rect class="lane" y="{}" width="{}" height="{}"/>)", y, units, height_);
+        put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, unit(timeline_.ends[i]), height_);
+    if (ranks.size() > 1) put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, units, height_);
     put("\n");
-    std::map<int, int> threads;  // of a single rank: their lane
-    for (const int rank : ranks)
-      for (const std::size_t i : calls_of_[rank]) threads.emplace(timeline_.calls[i].thread, 0);
-    for (int number = 0; auto& [thread, lane] : threads) lane = number++;
-    const int shares = static_cast<int>(ranks.size() > 1 ? ranks.size() : std::max<std::size_t>(1, threads.size()));
+    std::set<int>& lanes = lanes_[row];
+    if (ranks.size() > 1) lanes = ranks;
+    for (const int rank : ranks) {
+      if (ranks.size() > 1) break;
+      for (const std::size_t i : calls_of_[rank]) lanes.insert(timeline_.calls[i].thread);
+      for (const TimedCall& region : regions_of_[rank]) lanes.insert(region.thread);
+    }
 
     std::vector<Cell> merged(cells);
     const double width = (last_ - first_) / static_cast<double>(cells);
+    draw_regions(row, width);
     std::vector<std::size_t> alone;
-    for (int number = 0; const int rank : ranks) {
+    for (const int rank : ranks) {
       for (const std::size_t i : calls_of_[rank]) {
         const TimedCall& call = timeline_.calls[i];
         const bool wide = std::min(call.leave, last_) - std::max(call.enter, first_) >= width;
         if (call.open || (wide && ranks.size() == 1)) {
-          const int lane = ranks.size() > 1 ? number : threads.at(call.thread);
-          places_[i] = {y + height_ * lane / shares,
-                        std::max(1, height_ * (lane + 1) / shares - height_ * lane / shares)};
+          places_[i] = place_of(row, rank, call.thread);
           alone.push_back(i);
         } else {
           merge(call, merged, width);
         }
       }
-      ++number;
     }
-    draw_merged(merged, width * shares, y);
+    draw_merged(merged, width * static_cast<double>(std::max<std::size_t>(1, lanes.size())), y);
     for (const std::size_t i : alone) draw_alone(i);
   }
 
@@ -260,7 +318,7 @@ class Picture {
           number, moment(first_ + x * scale), moment(first_ + (x + time) * scale), 100 * late / time,
           100 * other / time, fmt::join(names, ", "));
       const auto steps = [&](char suffix, const std::vector<int>& heights) {
-        put(R"(<path class="{}{}" d="M{} {})", name, suffix, static_cast<int>(begin) * wide, y + height_);
+        put(R"(<path {} d="M{} {})", looks(std::string{name, suffix}), static_cast<int>(begin) * wide, y + height_);
         for (std::size_t at = 0, next = 0; at < heights.size(); at = next) {
           while (next < heights.size() && heights[next] == heights[at]) ++next;
           put("V{}h{}", y + height_ - heights[at], static_cast<int>(next - at) * wide);
@@ -281,7 +339,7 @@ class Picture {
     put("<g><title>rank {}: {}, from {}</title>", call.rank->rank, escaped(title_of(call, where_(*call.place))),
         moment(call.enter));
     const auto bar = [&](std::string_view name, int from, int to) {
-      put(R"(<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>)", name, from, y, std::max(1, to - from), height);
+      put(R"(<rect {} x="{}" y="{}" width="{}" height="{}"/>)", looks(name), from, y, std::max(1, to - from), height);
     };
     if (call.open) {
       bar("r", std::min(x, units - 12), units);
@@ -293,6 +351,36 @@ class Picture {
     put("</g>\n");
   }
 
+  void draw_label(double x, int y, double width, int height, const char* name, const std::string& text) {
+    if (width < 6 || height < 14) return;
+    put(R"(<svg x="{:.4g}%" y="{}" width="{:.2f}%" height="{}" pointer-events="none"><text {} x="5" y="{}">{}</text></svg>)"
+        "\n",
+        x, y, width, height, looks(name), height / 2 + 4, text);
+  }
+
+  // In the widest gap between calls and regions that lie on it.
+  void label_regions(int rank) {
+    const std::vector<TimedCall>& regions = regions_of_[rank];
+    for (std::size_t i = 0; i < regions.size(); ++i) {
+      if (percent(regions[i].leave) - percent(regions[i].enter) < 6) continue;
+      std::set<std::pair<double, double>> on_it{{regions[i].leave, 0}};
+      for (const std::size_t call : calls_of_[rank])
+        if (drawn_alone_.contains(call) && timeline_.calls[call].thread == regions[i].thread)
+          on_it.emplace(timeline_.calls[call].enter, timeline_.calls[call].leave);
+      for (std::size_t next = i + 1; next < regions.size(); ++next)
+        on_it.emplace(regions[next].enter, regions[next].leave);
+      double from = regions[i].enter, begin = from, end = from;
+      for (const auto& [enter, leave] : on_it) {
+        const double to = std::min(enter, regions[i].leave);
+        if (to - from > end - begin) begin = from, end = to;
+        from = std::max(from, leave);
+      }
+      const auto [y, height] = place_of(static_cast<std::size_t>(row_of_.at(rank)), rank, regions[i].thread);
+      draw_label(percent(begin), y, percent(end) - percent(begin), height, "t",
+                 escaped(names_[colour_of_region(regions[i])]));
+    }
+  }
+
   // On bars that have room. What does not fit is cut at the bar's end.
   void draw_labels() {
     for (const std::size_t i : drawn_alone_) {
@@ -301,21 +389,20 @@ class Picture {
       const double change = call.open ? call.leave : call.enter + std::max(0.0, call.late);
       const bool dark = percent(change) - percent(call.enter) >= 6;
       const double x = percent(dark ? call.enter : change), width = percent(dark ? change : call.leave) - x;
-      if (width < 6 || height < 14) continue;
       std::string text = name_of(call.place->kind);
       if (call.met.size() == 1 && call.met[0].peer >= 0)
         text += fmt::format(" {} {}", call.met[0].sends || role_of(call.place->kind) == Role::send ? "to" : "from",
                             call.met[0].peer);
-      put(R"(<svg x="{}%" y="{}" width="{:.2f}%" height="{}" pointer-events="none"><text class="{}" x="5" y="{}">{}</text></svg>)"
-          "\n",
-          x, y, width, height, dark ? "b" : "k", height / 2 + 4, text);
+      draw_label(x, y, width, height, dark ? "b" : "k", text);
     }
+    for (const auto& [rank, row] : row_of_)
+      if (rows_[row].size() == 1) label_regions(rank);
     for (std::size_t i = 0; i < timeline_.ranks->size(); ++i) {
       const RankTimes& rank = (*timeline_.ranks)[i];
       if (rank.ended.value_or(0) == 0 || timeline_.ends[i] > last_) continue;
       const int row = static_cast<int>(row_of_.at(rank.rank));
-      put(R"(<text class="r{}" x="{}%" y="{}">{}</text>)", part(timeline_.ends[i]) > 0.5 ? " e" : "",
-          percent(timeline_.ends[i]), top(row) + height_ / 2 + 4,
+      put(R"(<text {} text-anchor="{}" x="{}%" y="{}">{}</text>)", looks("r"),
+          part(timeline_.ends[i]) > 0.5 ? "end" : "start", percent(timeline_.ends[i]), top(row) + height_ / 2 + 4,
           *rank.ended > 128 ? fmt::format("signal {}", *rank.ended - 128) : fmt::format("exit status {}", *rank.ended));
     }
   }
@@ -334,13 +421,15 @@ class Picture {
     }
     without_arrow_ = arrows.size() > most_arrows ? arrows.size() : 0;
     if (without_arrow_) arrows.clear();
-    const auto line = [&](const char* name, double x1, double x2, std::size_t from, std::size_t to, int inside) {
+    const auto line = [&](double x1, double x2, std::size_t from, std::size_t to, int inside) {
       const int a = static_cast<int>(from), b = static_cast<int>(to), down = a < b ? 1 : -1;
-      put(R"(<line class="{}" x1="{:.4g}%" y1="{}" x2="{:.4g}%" y2="{}"/>)"
+      put(R"(<line x1="{:.4g}%" y1="{}" x2="{:.4g}%" y2="{}"/>)"
           "\n",
-          name, x1, (a < b ? bottom(a) : top(a)) - down * inside, x2, (a < b ? top(b) : bottom(b)) + down * inside);
+          x1, (a < b ? bottom(a) : top(a)) - down * inside, x2, (a < b ? top(b) : bottom(b)) + down * inside);
     };
-    for (const Arrow& one : arrows) line("arrow", percent(one.x1), percent(one.x2), one.from, one.to, 0);
+    put("<g {}>", arrow);
+    for (const Arrow& one : arrows) line(percent(one.x1), percent(one.x2), one.from, one.to, 0);
+    put(R"(</g><g {} stroke-width="1.5" stroke-dasharray="4 3">)", arrow);
     arrows_ = arrows.size();
     for (int number = 0; const std::size_t i : drawn_alone_) {  // for whom a rank still waits
       const TimedCall& call = timeline_.calls[i];
@@ -349,21 +438,30 @@ class Picture {
         const std::size_t row = row_of_.at(call.rank->rank);
         if (peer == row_of_.end() || peer->second == row) continue;
         const double x = 98 - 1.5 * (number++ % 8);
-        line("wait", x, x, row, peer->second, height_ / 3);
+        line(x, x, row, peer->second, height_ / 3);
       }
     }
+    put("</g>");
   }
 
   int draw_legend(int y) {
     const auto note = [&](const std::string& text) {
-      put(R"(<text class="s" x="2%" y="{}">{}</text>)", y, text);
+      put(R"(<text {} x="2%" y="{}">{}</text>)", looks("s"), y, text);
       y += 15;
     };
     const auto seen = [&](double seconds) { return seconds > 2e-3 * (last_ - first_); };
     if (std::ranges::any_of(drawn_, seen))
       note("Dark: waits for a late rank. Light: the data travel. Gap: outside of calls.");
+    if (!drawn_regions_.empty()) note("Pale: a region of the program, by the name that it has there.");
+    std::uint64_t odd = 0;
+    for (const RankTimes& one : *timeline_.ranks) odd += one.odd_regions;
+    const auto open = std::ranges::count(timeline_.regions, true, &TimedCall::open);
+    if (open) note(fmt::format("Regions that had not ended: {}.", open));
+    if (narrow_regions_) note(fmt::format("{} regions are too narrow: see --from and --to.", narrow_regions_));
+    if (odd) note(fmt::format("Regions begun or ended without the other: {}.", odd));
     if (merged_) note("Low bars are many short calls. Height: their part of the time.");
-    if (timeline_.every > 1) note(fmt::format("One in {} messages and collectives was kept.", timeline_.every));
+    if (timeline_.every > 1)
+      note(fmt::format("One in {} messages, collectives and regions was kept.", timeline_.every));
     if (without_arrow_) note(fmt::format("{} messages are too many for arrows: see --from and --to.", without_arrow_));
     std::uint64_t lost = 0;
     for (const RankTimes& one : *timeline_.ranks) lost = std::max(lost, one.lost);
@@ -377,20 +475,23 @@ class Picture {
     for (int colour = 0; colour < static_cast<int>(drawn_.size()); ++colour) {
       if (!seen(drawn_[static_cast<std::size_t>(colour)])) continue;
       const char name = static_cast<char>('a' + colour);
-      entries.emplace_back(
-          fmt::format(R"(<rect class="{0}d" width="9" height="12"/><rect class="{0}l" x="9" width="9" height="12"/>)",
-                      name),
-          names[colour]);
+      entries.emplace_back(fmt::format(R"(<rect {} width="9" height="12"/><rect {} x="9" width="9" height="12"/>)",
+                                       looks(std::string{name, 'd'}), looks(std::string{name, 'l'})),
+                           names[colour]);
     }
-    if (waits_) entries.emplace_back(R"(<rect class="r" width="18" height="12"/>)", "still waits at the end");
-    if (arrows_) entries.emplace_back(R"(<line class="arrow" x1="0" x2="18" y1="6" y2="6"/>)", "message");
+    for (const std::size_t i : drawn_regions_)
+      entries.emplace_back(fmt::format(R"(<rect {} width="18" height="12"/>)", looks(fmt::format("g{}", i))),
+                           escaped(names_[i]));
+    if (waits_)
+      entries.emplace_back(fmt::format(R"(<rect {} width="18" height="12"/>)", looks("r")), "still waits at the end");
+    if (arrows_) entries.emplace_back(fmt::format(R"(<line {} x1="0" x2="18" y1="6" y2="6"/>)", arrow), "message");
     for (const char* const columns : {"narrow", "wide"}) {
       const std::size_t in_row = columns[0] == 'n' ? 2 : 5;
-      put(R"(<g class="{}">)", columns);
+      put("<g {}>", columns[0] == 'n' ? R"(class="narrow")" : wide);
       for (std::size_t i = 0; i < entries.size(); ++i)
-        put(R"(<svg x="{}%" y="{}" width="45%" height="16">{}<text class="s" x="24" y="10">{}</text></svg>)",
+        put(R"(<svg x="{}%" y="{}" width="45%" height="16">{}<text {} x="24" y="10">{}</text></svg>)",
             2 + static_cast<int>(i % in_row) * (columns[0] == 'n' ? 48 : 19), y + 18 * static_cast<int>(i / in_row),
-            entries[i].first, entries[i].second);
+            entries[i].first, looks("s"), entries[i].second);
       put("</g>\n");
     }
     return y + 18 * static_cast<int>((entries.size() + 1) / 2);
@@ -405,6 +506,10 @@ class Picture {
   const double first_, last_;
   const Where& where_;
   std::map<int, std::vector<std::size_t>> calls_of_;  // by rank: indices of calls
+  std::set<std::size_t> drawn_regions_;               // their colours
+  std::map<int, std::vector<TimedCall>> regions_of_;
+  std::map<std::size_t, std::set<int>> lanes_;  // by row: a rank's threads, or ranks
+  std::vector<std::string> names_;              // of the regions, by their colour
   std::vector<std::set<int>> rows_;
   std::map<int, std::size_t> row_of_;
   std::map<std::size_t, std::pair<int, int>> places_;  // y and height of a call's bar
@@ -413,7 +518,7 @@ class Picture {
   std::string out_;
   int height_ = 0;
   bool waits_ = false, merged_ = false;
-  std::size_t arrows_ = 0, without_arrow_ = 0;
+  std::size_t arrows_ = 0, without_arrow_ = 0, narrow_regions_ = 0;
 };
 
 }  // namespace

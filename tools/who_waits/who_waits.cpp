@@ -29,6 +29,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -36,8 +37,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -131,7 +132,9 @@ void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
     next += 5s;
     for (const std::string& name : multinode::names_in("/proc")) try {
         const auto pid = multinode::parse_decimal<pid_t>(name);
-        const std::string maps = pid ? multinode::read_text("/proc/" + name + "/maps").value_or("") : "";
+        struct stat status {};  // root sees other users' processes
+        const bool own = ::stat(("/proc/" + name).c_str(), &status) == 0 && status.st_uid == ::geteuid();
+        const std::string maps = pid && own ? multinode::read_text("/proc/" + name + "/maps").value_or("") : "";
         if (maps.find("/libmpi") == maps.npos || maps.find("/libwho_waits") != maps.npos) continue;
         const multinode::Launch other = multinode::read_launch(multinode::environment_of(*pid));
         if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
@@ -148,7 +151,7 @@ void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
 // that for the launcher. Throws UsageError.
 std::string library_for(const std::string& file, const std::string& launcher) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::string libraries = output_of("ldd " + quoted(file));         // "": a script, or static
+  const std::string libraries = output_of({"ldd", file});                 // "": a script, or static
   const bool pmi = std::getenv("PMI_RANK") && !std::getenv("PMIX_RANK");  // as by srun --mpi=pmi2, which MPICH needs
   std::string name = launcher == "Open MPI" ? "open-mpi" : launcher == "MPICH" || pmi ? "mpich" : WHO_WAITS_LIBRARY;
   if (libraries.find("libmpi.so.40") != std::string::npos) name = "open-mpi";
@@ -160,11 +163,12 @@ std::string library_for(const std::string& file, const std::string& launcher) {
   return path;
 }
 
-std::vector<std::string> environment_of_program(const Observer& observer, const std::string& library) {
+std::vector<std::string> environment_of_program(const Observer& observer, const std::string& library, bool nvtx) {
   multinode::Environment variables = multinode::current_environment();
   variables[record_variable] = observer.path();
   std::string& preload = variables["LD_PRELOAD"];
   preload = preload.empty() ? library : library + ":" + preload;
+  if (nvtx) variables.try_emplace("NVTX_INJECTION64_PATH", library);  // unless another tool wants it
   std::vector<std::string> list;
   for (const auto& [name, value] : variables) list.push_back(name + "=" + value);
   return list;
@@ -215,7 +219,7 @@ ClockReading read_clock(multinode::World& world) {
 
 // "solver.cpp:57" by addr2line, which needs the program's debug information; else "solver+0x1234".
 std::string place_name(const std::string& object, std::uint64_t site) {
-  const std::string line = output_of(fmt::format("addr2line -s -e {} {:#x}", quoted(object), site));
+  const std::string line = output_of({"addr2line", "-s", "-e", object, fmt::format("{:#x}", site)});
   if (!line.empty() && line[0] != '?' && line.find(":?") == line.npos) return line.substr(0, line.find_first_of(" \n"));
   return fmt::format("{}+{:#x}", std::filesystem::path(object).filename().string(), site);
 }
@@ -231,9 +235,13 @@ std::string place_of(pid_t pid, std::uint64_t site) {
     if (path == line.npos || std::sscanf(line.c_str(), "%lx-%lx", &start, &end) != 2) continue;
     if (line.substr(path) != file) file = line.substr(path), base = start;
     if (site <= start || site > end) continue;
-    char type[18] = {};  // of the ELF file, at 16
-    std::ifstream(file, std::ios::binary).read(type, sizeof type);
-    return place_name(file, site - 1 - (type[16] == 2 ? 0 : base));  // 2: its addresses are fixed
+    try {
+      const auto any = std::numeric_limits<std::uint64_t>::max();
+      const std::string head = multinode::ForeignFile(file, any, multinode::Links::followed).first(17);
+      return place_name(file, site - 1 - (head.size() == 17 && head[16] == 2 ? 0 : base));  // 2: addresses are fixed
+    } catch (const UsageError&) {  // a pipe, perhaps, for which addr2line would wait
+      return fmt::format("{}+{:#x}", std::filesystem::path(file).filename().string(), site - 1 - base);
+    }
   }
   return "";
 }
@@ -486,7 +494,8 @@ class Watch {
   }
 
   static void print(const std::string& what, const std::vector<std::string>& lines) {
-    std::cerr << fmt::format("who_waits: {}\n  {}\n", what, fmt::join(lines, "\n  ")) << std::flush;
+    std::cerr << fmt::format("who_waits: {}\n  {}\n", what, multinode::join(lines, "\n  ", multinode::one_line))
+              << std::flush;
   }
 
   multinode::World& world_;
@@ -538,7 +547,7 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
       throw;
     }
   } catch (const std::exception& e) {
-    std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    multinode::say("who_waits", e.what());
     return status_of(e);
   }
 }
@@ -546,6 +555,7 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
 }  // namespace
 
 int main(int argc, char** argv) {
+  const multinode::CleanOutput output(std::cout), errors(std::cerr);
   bool prints = true;
   try {
     const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
@@ -567,7 +577,7 @@ int main(int argc, char** argv) {
     Observer observer;
     if (options.time || !options.timeline.empty()) observer.take_times(options.from, options.to);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
-    command.environment = environment_of_program(observer, library);
+    command.environment = environment_of_program(observer, library, !options.timeline.empty());
     command.mask = signals.before();
     command.when_parent_dies = SIGKILL;
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
@@ -618,7 +628,7 @@ int main(int argc, char** argv) {
       if (program.ending() && (told || !explains) && !limit) return program.ending()->as_exit_status();
     }
   } catch (const std::exception& e) {
-    if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    if (prints) multinode::say("who_waits", e.what());
     return status_of(e);
   }
 }

@@ -3,7 +3,13 @@
 
 namespace multinode {
 
-nlohmann::json parse_json(std::string_view text) { return nlohmann::json::parse(text); }
+nlohmann::json parse_json(std::string_view text, bool with_comments) {
+  struct TooDeep : nlohmann::json::exception {
+    TooDeep() : exception(0, "nested more than 64 deep") {}
+  };
+  const auto check = [](int depth, auto, const auto&) { return depth < 64 ? true : throw TooDeep(); };
+  return nlohmann::json::parse(text, check, true, with_comments);
+}
 
 std::string json_text(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

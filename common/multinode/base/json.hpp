@@ -9,8 +9,8 @@
 
 namespace multinode {
 
-// Throws nlohmann::json::exception.
-nlohmann::json parse_json(std::string_view text);
+// Throws nlohmann::json::exception, also for what is nested more than 64 deep: nlohmann::json copies it by recursion.
+nlohmann::json parse_json(std::string_view text, bool with_comments = false);
 
 // On one line. Bytes that are not UTF-8, as in the name of a file, become U+FFFD.
 std::string json_text(const nlohmann::json& value);

@@ -74,17 +74,33 @@ inline std::string printable(std::string_view text) {
   return text.size() > line.size() ? line + "..." : line;
 }
 
-// Text from another process as one line without control characters, which could drive a terminal.
-inline std::string one_line(std::string_view text) {
-  std::string line(text);
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(line[i]);
-    const bool c1 = byte >= 0x80 && byte < 0xa0 && (i == 0 || static_cast<unsigned char>(line[i - 1]) <= 0xc2);
-    if (byte == '\n')
-      line[i] = ' ';
-    else if (byte < ' ' || byte == 0x7f || c1)
-      line[i] = '?';
+// Text from another process or file without what can drive a terminal: each byte of a control character but tab and
+// newline, and each byte that is not UTF-8, becomes ?.
+inline std::string without_controls(std::string_view text) {
+  constexpr unsigned least[] = {0, 0, 0xa0, 0x800, 0x10000};  // of so many bytes; 0x80 to 0x9f are controls
+  std::string clean;
+  for (std::size_t i = 0, length = 1; i < text.size(); i += length) {
+    const unsigned first = static_cast<unsigned char>(text[i]);
+    length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    unsigned code = length == 1 ? first : first & (0x7f >> length);
+    bool good = (first & 0xc0) != 0x80 && first < 0xf5 && i + length <= text.size();
+    for (std::size_t k = 1; good && k < length; ++k) {
+      good = (text[i + k] & 0xc0) == 0x80;
+      code = code << 6 | (text[i + k] & 0x3fu);
+    }
+    good = good && code >= least[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) && code != 0x7f &&
+           (code >= ' ' || code == '\n' || code == '\t');
+    if (!good) length = 1;
+    clean += good ? text.substr(i, length) : "?";
   }
+  return clean;
+}
+
+// The same as one line.
+inline std::string one_line(std::string_view text) {
+  std::string line = without_controls(text);
+  for (char& c : line)
+    if (c == '\n' || c == '\t') c = ' ';
   return line;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/host_list.hpp>
 
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <sstream>
 
 namespace multinode {
 namespace {
@@ -89,6 +91,21 @@ std::vector<std::string> expand_host_list(std::string_view text) {
     }
     if (length > max_host_name) throw bad_host_list(text, "a name is longer than 255 characters");
   }
+}
+
+std::vector<std::string> hosts_in_file(const std::filesystem::path& file) {
+  std::istringstream lines(ForeignFile(file, 16 << 20, Links::followed).text());  // 65,536 lines of 255
+  std::vector<std::string> hosts;
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(line.find_last_not_of(" \r") + 1);
+    if (line.empty()) continue;
+    if (!is_host_name(line) || hosts.size() == max_hosts)
+      throw UsageError(
+          fmt::format("{} must name at most 65536 hosts, one per line, not '{}'", file.string(), printable(line)));
+    hosts.push_back(line);
+  }
+  if (hosts.empty()) throw UsageError(file.string() + " names no host: name a file with one host per line");
+  return hosts;
 }
 
 std::vector<int> expand_tasks_per_node(std::string_view text) {

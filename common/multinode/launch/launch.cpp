@@ -24,8 +24,7 @@
 namespace multinode {
 namespace {
 
-constexpr std::uint16_t customary_port = 29'500;    // torch's
-constexpr std::uintmax_t max_node_file = 16 << 20;  // bytes: 65,536 lines of 255
+constexpr std::uint16_t customary_port = 29'500;  // torch's
 
 // The names of launchers' processes, beside mpirun*, mpiexec* and hydra_*. pt_elastic is torchrun.
 constexpr std::string_view launcher_processes[] = {"orterun",    "orted",      "prterun",   "prted",    "srun",
@@ -94,28 +93,7 @@ class Variables {
     throw UsageError(fmt::format("{}: {}", name, error.what()));
   }
 
-  // The hosts in the file that the variable names: one line per process slot.
-  std::vector<std::string> node_file(std::string_view name) const {
-    const std::filesystem::path path = text(name);
-    std::error_code error;
-    // The size of anything but a regular file is an error, and the largest number.
-    if (std::filesystem::file_size(path, error) > max_node_file)
-      throw UsageError(show(name) + " is not a file of at most 16 MiB that this node can read: name a copy of it");
-    std::ifstream file(path);
-    std::vector<std::string> hosts;
-    for (std::string line; std::getline(file, line) && hosts.size() <= max_hosts;) {
-      while (line.ends_with(' ') || line.ends_with('\r')) line.pop_back();
-      if (line.empty()) continue;
-      if (line.size() > max_host_name || !std::all_of(line.begin(), line.end(), is_host_character))
-        throw UsageError(fmt::format("{} contains '{}', which is not a host name: name a file with one host per line",
-                                     show(name), printable(line)));
-      hosts.push_back(line);
-    }
-    if (hosts.empty() || hosts.size() > max_hosts)
-      throw UsageError(fmt::format("{} names {} hosts: name a file with one host per line", show(name),
-                                   hosts.empty() ? "no" : "more than 65536"));
-    return hosts;
-  }
+  auto node_file(std::string_view name) const { return expanded(name, hosts_in_file); }
 
   // "node0 2 node1 1": a host for each of its slots.
   std::vector<std::string> hosts_with_slots(std::string_view name) const {

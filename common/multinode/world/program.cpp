@@ -36,6 +36,7 @@ int agreed(World& world, int status) {
 }  // namespace
 
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
+  const CleanOutput output(std::cout), errors(std::cerr);
   bool prints = true;  // until the rank is known: rather print twice than never
   try {
     const Launch launch = read_launch();
@@ -65,7 +66,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     }
   } catch (const std::exception& e) {
     if (prints)
-      std::cerr << program.name + ": " + text_of(e) + "\n" << std::flush;
+      say(program.name, text_of(e));
     else  // rank 0 prints this. A launcher may kill it as soon as this rank fails, so let the launcher kill this one
       std::this_thread::sleep_for(std::chrono::seconds(1));
     libraries().abort_mpi(status_of(e));

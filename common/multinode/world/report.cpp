@@ -3,6 +3,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/text.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/report.hpp>
 
@@ -31,6 +32,7 @@ Table::Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); 
 void Table::add(std::vector<std::string> row) {
   if (row.size() != rows_.front().size())
     throw std::logic_error("Table::add: the row has another number of cells than the head");
+  for (std::string& cell : row) cell = one_line(cell);
   rows_.push_back(std::move(row));
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <multinode/base/check.hpp>
-#include <multinode/base/text.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world/watchdog.hpp>
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
 #include <system_error>
 
 namespace multinode {
@@ -153,9 +152,7 @@ void Watchdog::watch() try {
     end({identity_.prints_without_store, exit_wrong, identity_.server + " is gone, or cut off: " + lost.what()});
 }
 
-void Watchdog::say(const std::string& text) const {
-  std::cerr << identity_.program + ": " + one_line(text) + "\n" << std::flush;
-}
+void Watchdog::say(const std::string& text) const { multinode::say(identity_.program, text); }
 
 // Prints the verdict, calls the abort function, and ends the process.
 void Watchdog::end(const protocol::Verdict& verdict) {

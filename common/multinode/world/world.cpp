@@ -3,6 +3,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/json.hpp>
 #include <multinode/base/options.hpp>
+#include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
@@ -184,8 +185,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   // id, make one.
   const auto token_of_job = [&] {
     const Secret secret = read_secret(launch.secret_source);
-    if (first && secret.bytes.empty())
-      std::cerr << program + ": " + warning_without_secret(secret) + "\n" << std::flush;
+    if (first && secret.bytes.empty()) say(program, warning_without_secret(secret));
     return token_for(secret, "job " + attempt_name(launch));
   };
   if (options.rendezvous.starts_with("tcp:")) {

@@ -2,6 +2,7 @@
 #include "commands.hpp"
 
 #include <multinode/base/options.hpp>
+#include <multinode/base/text.hpp>
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
@@ -124,6 +125,26 @@ TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   EXPECT_EQ(text_of(folder_ / "said").find("hostile"), std::string::npos) << text_of(folder_ / "said");
   EXPECT_EQ(text_of(folder_ / "said").find("-oProxy"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
+}
+
+TEST_F(CompareResults, TextOfOthersDrivesNoTerminalAndForgesNoLine) {
+  const std::string evil =
+      "\x1b]0;title\a \xc2\x9b"
+      "2J\r\nPASS";
+  results("a", {"n"}, "8", 10);
+  change_ = [&](Head& head) { head.settings = {{evil, evil}}, head.versions = {{evil, evil}}, head.nodes = {evil}; };
+  results("b", {evil}, evil, 5);
+  std::ostringstream out;
+  auto options = options_of(folder_ / "a", folder_ / "b");
+  options.again_a = options.again_b = "exit 1;";
+  EXPECT_THROW(verdict_of(options, out), std::runtime_error);
+  options.again_a.clear(), options.again_b.clear();
+  for (const char* session : {"two/1", "two/2"}) results(session, {session}, "8", 10);
+  options.a = folder_ / "two";
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 1) << out.str();
+  EXPECT_SAYS(out.str(), "setting ?]0;title? ??2J? PASS: absent -> ?]0;title? ??2J? PASS\n");
+  EXPECT_EQ(out.str(), multinode::without_controls(out.str()));
+  EXPECT_EQ(out.str().find("\nPASS"), std::string::npos) << out.str();
 }
 
 TEST(Facts, ThatFollowMemoryMayDifferALittleAndALimitMayGrow) {

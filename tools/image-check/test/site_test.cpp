@@ -117,6 +117,13 @@ TEST_F(SiteFile, IsMadeFromGoodNodes) {
   EXPECT_EQ(named(site, "pi, bit for bit").thresholds.at(0).value, 10);
   EXPECT_EQ(named(site, "all_reduce, mpi").thresholds.at(0).metric, "all_reduce bus bandwidth, mpi, 1 MiB");
   EXPECT_EQ(named(site, "all_reduce, mpi").thresholds.at(0).value, 7);
+  for (const auto& [name, value] :
+       {std::pair{"cpus", std::string(300'000, '[')}, {"cpus", "-1"}, {"memory", "1e999"}, {"memory", "nan"}}) {
+    Results strange = good;
+    strange.facts.push_back({"node", name, value, "n1"});
+    EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { site_file({strange}); }),
+                std::string("site: ") + name + " of a node is '" + value.substr(0, 60));
+  }
   good.summary.exit_status = 1;
   EXPECT_THROW(site_file({good}), multinode::UsageError);
 }

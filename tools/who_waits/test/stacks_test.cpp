@@ -3,9 +3,19 @@
 #include <stacks.hpp>
 
 #include <test/support/program_test.hpp>
+#include <test/support/temporary_folder.hpp>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <future>
+#include <thread>
 
 namespace who_waits_test {
 
@@ -90,6 +100,74 @@ TEST(WhoWaitsStacks, ARankIsFoundByItsEnvironment) {
   ASSERT_TRUE(soon([&] { return ranks_of(std::to_string(one.pid())).size() == 1; }));
   EXPECT_EQ(ranks_of(std::to_string(one.pid())).at(0).rank, 3);
   EXPECT_TRUE(ranks_of("no-such-program").empty());
+}
+
+pid_t tracer_of(pid_t pid) {
+  const auto found = match_in(text_of(fmt::format("/proc/{}/status", pid)), "TracerPid:\\s+(\\d+)");
+  return found.empty() ? 0 : std::stoi(found[1]);
+}
+
+// As a debugger or strace of the user.
+class Tracer {
+ public:
+  explicit Tracer(pid_t traced) : traced_(traced), pid_(::fork()) {
+    if (pid_ == 0) ::_exit(::ptrace(PTRACE_SEIZE, traced, nullptr, nullptr) == 0 ? ::pause() : 1);
+    soon([&] { return traces() || state_of(pid_) == 'Z'; });
+  }
+  ~Tracer() { ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0); }
+  bool traces() const { return tracer_of(traced_) == pid_; }
+
+ private:
+  const pid_t traced_, pid_;
+};
+
+// Scripts in place of the tools, which look at a process.
+class WhoWaitsTools : public ::testing::Test {
+ protected:
+  void tool(const std::string& name, const std::string& script) {
+    folder_.write(name, script);
+    ::chmod((folder_ / name).c_str(), 0755);
+    ::setenv("PATH", (folder_.path().string() + ":" + path_).c_str(), 1);
+  }
+  ~WhoWaitsTools() override { ::setenv("PATH", path_.c_str(), 1); }
+  const std::string path_ = std::getenv("PATH");
+  const TemporaryFolder folder_;
+  const Process rank_{{"sleep", "600"}};
+};
+
+TEST_F(WhoWaitsTools, AreNotStartedWhereTheUsersDebuggerLooks) {
+  const Tracer debugger(rank_.pid());
+  if (!debugger.traces()) GTEST_SKIP() << "no process may trace another one here";
+  tool("eu-stack", "#!/bin/sh\n: >$(dirname $0)/started");
+  const ProcessStacks stacks = stacks_of(rank_.pid());
+  EXPECT_TRUE(stacks.threads.empty());
+  EXPECT_SAYS(stacks.problem, fmt::format("(pid {}) traces it: look there, or end that first", tracer_of(rank_.pid())));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "started"));
+  EXPECT_TRUE(debugger.traces());
+}
+
+TEST_F(WhoWaitsTools, AloneAreEnded) {
+  tool("gdb", "#!/bin/sh");
+  tool("eu-stack", "#!/bin/sh\ncd $(dirname $0) && : >started && while [ ! -e go ]; do sleep 0.01; done");
+  auto stacks = std::async(std::launch::async, stacks_of, rank_.pid());
+  ASSERT_TRUE(soon([&] { return std::filesystem::exists(folder_ / "started"); }));
+  const Tracer debugger(rank_.pid());  // comes after the look at who traces it
+  const bool traced = debugger.traces();
+  if (traced) std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than an own tool may
+  folder_.write("go", "");
+  EXPECT_EQ(stacks.get().stopped, 0);
+  EXPECT_EQ(debugger.traces(), traced) << "the user's debugger was ended";
+}
+
+TEST_F(WhoWaitsTools, StopTheProcessForASecondAtMost) {
+  tool("gdb", "#!/bin/sh");
+  tool("eu-stack",
+       "#!/usr/bin/env python3\nimport ctypes, sys, time\nctypes.CDLL(None).ptrace(16, int(sys.argv[-1]), 0, 0)\n"
+       "time.sleep(600)");
+  const ProcessStacks stacks = stacks_of(rank_.pid());
+  if (stacks.stopped == 0) GTEST_SKIP() << "no process may trace another one here";
+  EXPECT_SAYS(stacks.problem, "could not be read within a second");
+  EXPECT_TRUE(soon([&] { return tracer_of(rank_.pid()) == 0 && state_of(rank_.pid()) == 'S'; }));
 }
 
 #ifdef PATH_who_waits

@@ -7,11 +7,13 @@
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <boost/property_tree/xml_parser.hpp>
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <regex>
 #include <sstream>
@@ -139,7 +141,7 @@ TEST(WhoWaitsTimeline, AMessageIsAnArrowFromItsSendToItsReceive) {
   const Timeline timeline = timeline_of(ranks);
   ASSERT_EQ(timeline.messages.size(), 1u);
   EXPECT_EQ(timeline.calls[timeline.messages[0].from].rank->rank, 0);
-  EXPECT_SAYS(svg_of(timeline, {}, {}, where), R"(<line class="arrow" x1="0%" y1="36" x2="55.56%" y2="42"/>)");
+  EXPECT_SAYS(svg_of(timeline, {}, {}, where), R"(<line x1="0%" y1="36" x2="55.56%" y2="42"/>)");
   const std::string trace = trace_of(timeline, {}, {}, where);
   EXPECT_SAYS(trace, R"({"cat":"message","id":0,"name":"message","ph":"s","pid":0,"tid":0,"ts":0.0})");
   EXPECT_THROW(svg_of(timeline, Moment{3}, Moment{2}, where), std::runtime_error);
@@ -168,7 +170,68 @@ TEST(WhoWaitsTimeline, SixtyFourRanksWithManyCallsAreStillTrue) {
   EXPECT_SAYS(svg, ">37</text>");
 }
 
+TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
+  auto ranks = sums({{10, 73, 10}, {70, 73, 70}}, 1);
+  const auto region = [&](std::uint16_t place, const char* name, std::int64_t enter, std::int64_t leave) {
+    Place& named = ranks[1].places[place];
+    named.kind = Kind::region;
+    std::strcpy(named.object.data(), name);
+    return Meeting{.number = 8, .enter = enter * ms, .leave = leave * ms, .place = place};
+  };
+  ranks[1].meetings.push_back(region(6, "out & in", 20, 60));
+  ranks[1].meetings.push_back(region(7, "overlaps", 30, 66));
+  ranks[1].open.push_back(region(8, "never ends", 80, 0));
+  ranks[1].odd_regions = 3;
+  const Timeline timeline = timeline_of(ranks);
+  const std::string svg = svg_of(timeline, {}, {}, where);
+  Shown all(svg);
+  EXPECT_EQ(all.bars["g0"], (std::vector{std::array{1067, 42, 4266}}));
+  EXPECT_EQ(all.bars["g1"], (std::vector{std::array{2133, 42, 3840}}));
+  EXPECT_EQ(all.bars["g2"], (std::vector{std::array{7467, 42, 2133}}));
+  EXPECT_LT(svg.find(">out"), svg.find(">overlaps"));  // which lies on it, and leaves it this room for its name:
+  EXPECT_SAYS(svg, R"(<svg x="11.11%" y="42" width="11.11%")");
+  EXPECT_SAYS(svg, "rank 1: out &amp; in: 40 ms, from 10.00 ms");
+  EXPECT_SAYS(svg, "Regions that had not ended: 1.");
+  EXPECT_SAYS(svg, "Regions begun or ended without the other: 3.");
+  EXPECT_SAYS(trace_of(timeline, {}, {}, where), R"("name":"overlaps","ph":"X","pid":1)");
+  Shown part(svg_of(timeline, Moment{0.065}, {}, where));  // it has the same colours
+  EXPECT_EQ(part.bars["g2"].size(), 1u);
+  EXPECT_TRUE(part.bars["g0"].empty());
+  ranks[1].open.back().thread = 1;  // which has a lane of its own, also without a call
+  Shown lanes(svg_of(timeline_of(ranks), {}, {}, where));
+  EXPECT_EQ(lanes.bars["g2"], (std::vector{std::array{7467, 60, 2133}}));
+  EXPECT_EQ(lanes.bars["g0"], (std::vector{std::array{1067, 42, 4266}}));
+  EXPECT_EQ(report(ranks, where).lines.size(), report(sums({{10, 73, 10}, {70, 73, 70}}, 1), where).lines.size());
+  // Programs that know little of CSS show the same colours.
+  EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
+}
+
 #ifdef PATH_waiting_programs
+TEST(WhoWaitsTimeline, RegionsAreNamedByTheProgramAndChangeNothing) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "picture.svg").string();
+#ifdef WITH_NVTX
+  const std::string times = "1*", range = "a range";
+#else
+  const std::string times = "0*", range = "region 1";
+#endif
+  const std::string statements =
+      "* region 1 1; * nap 20; * region 1 2; * region -1 1; * nap 20; * region -1 2; * no_region 1; * no_region -1; "
+      "* region -1 7; * 65*region 1 4; * 66*region -1 4; * " +
+      times + "push; * nap 20; * " + times + "pop; * region 1 3; * nap 20";
+  const Result alone = run(under_mpirun(2, {PATH_waiting_programs, statements}));
+  const Result drawn =
+      run(under_mpirun(2, {PATH_who_waits, "--timeline", file, "--time", "--", PATH_waiting_programs, statements}),
+          {{"HOME", folder.path().string()}});
+  EXPECT_EQ(drawn.status, 0);
+  EXPECT_EQ(drawn.out, alone.out);
+  const std::string svg = multinode::read_text(file).value_or("");
+  for (const char* const region : {"region 1", "region 2", "region 3", range.c_str()})
+    EXPECT_SAYS(svg, fmt::format("<title>rank 1: {}: ", region));
+  EXPECT_SAYS(svg, "Regions that had not ended: 2.");
+  EXPECT_SAYS(svg, "Regions begun or ended without the other: 8.");
+}
+
 TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "picture.svg").string();

@@ -4,6 +4,9 @@
 // left, right, any, big. The last argument of messages and collectives is the number of the communicator; 0 is the
 // world.
 #include <mpi.h>
+#ifdef WITH_NVTX
+#include <nvtx3/nvToolsExt.h>
+#endif
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -280,6 +283,12 @@ const std::map<std::string, std::function<void()>> operations = {
        for (int i = 0; i < 5 - (rank == argument(0)); ++i)
          MPI_Start(&requests.back()), MPI_Wait(&requests.back(), none());
      }},
+#endif
+    {"region", [] { MPI_Pcontrol(argument(0), ("region " + std::to_string(argument(1))).c_str()); }},
+    {"no_region", [] { MPI_Pcontrol(argument(0)), MPI_Pcontrol(1, argument(0)), MPI_Pcontrol(-1, "\n"); }},
+#ifdef WITH_NVTX
+    {"push", [] { nvtxRangePushA("a range"); }},
+    {"pop", [] { nvtxRangePop(); }},
 #endif
     {"exit", [] { _exit(0); }},
     {"abort", [] { std::abort(); }},
