@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Times ./pi_exact with 1, 2, 4, ... processes and prints speed-up and efficiency, each with a bar. usage: bash scaling.sh [MOST]
 # Strong scaling: all runs have the same 10^8 intervals. Weak scaling: each process has 2.5 x 10^7 of them.
+# MOST is by default the number of cores: with more processes than cores, the table shows the cores and not the program.
 # Each time is the lowest of five runs. Exit status: 0 if every run was right, 1 if not.
 set -euo pipefail
-most=${1:-8} # processes
+most=${1:-$(env -u OMP_NUM_THREADS nproc)} # processes
 
 lowest() { # processes, intervals: the lowest time with all processes
   for _ in {1..5}; do mpirun -n "$1" ./pi_exact "$2" || exit 1; done |

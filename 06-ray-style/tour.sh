@@ -21,5 +21,6 @@ on_cluster() {
   rm -r "$state"
   return $status
 }
+lesson alone 'y = [0-9.]+ x' 'the bits of an undisturbed training' resume
 show on_cluster 'test accuracy [0-9.]+ %' 'all workers alike, at least 80 %' cluster --num-workers 4 -- fashion_mnist \
   --backend gloo --epochs 1 --min-accuracy 80 "${images[@]}"

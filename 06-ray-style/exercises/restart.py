@@ -15,7 +15,7 @@ import ray
 class Sum:
     def __init__(self, folder):
         self.file = folder / "sum"
-        self.sum = 0  # TODO (exercise): continue where the actor that died was
+        self.sum = 0  # TODO (exercise): the sum is too small
 
     def add(self, number):
         if number == 51 and not (self.file.parent / "died").exists():
