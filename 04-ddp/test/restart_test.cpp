@@ -69,7 +69,7 @@ TEST_P(Restart, GoesOnInAFolderWhoseNameIsNoUtf8) {
   const std::string folder = folder_ / "essai-\xe9";
   run(2, {{"--checkpoint", folder}, {"--steps", "2"}});
   EXPECT_SAYS(run(2, {{"--checkpoint", folder}, {"--steps", "4"}}),
-              "resumes from " + folder + "/step-0000000002.checkpoint, after step 2 of");
+              "/essai-?/step-0000000002.checkpoint, after step 2 of");
 }
 
 // In double precision the results differ only by rounding, which the printed digits do not show.
@@ -151,17 +151,15 @@ TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   EXPECT_EQ(names_in(checkpoints_), names);
 }
 
-// A disk that hangs: a pipe without a reader, where the temporary file would be. The training waits for it only when
-// the next checkpoint is due, and then no longer than the deadline.
+// The training waits for a disk that hangs only when the next checkpoint is due, and then no longer than the deadline.
 TEST_P(Restart, ADiskThatHangsStopsNobodyUntilTheDeadline) {
-  Ranks ranks(GetParam().starter, 2,
-              command({{"--checkpoint", checkpoints_},
-                       {"--checkpoint-every", "100"},
-                       {"--epochs", "1000"},
-                       {"--log-every", "1"},
-                       {"--timeout", "10"}}));
-  ASSERT_TRUE(ranks.wait_for("epoch 1 step (3) of"));
-  ASSERT_EQ(mkfifo((folder_ / "step-0000000200.checkpoint.tmp").c_str(), 0600), 0);
+  std::vector<std::string> words = command({{"--checkpoint", checkpoints_},
+                                            {"--checkpoint-every", "100"},
+                                            {"--epochs", "1000"},
+                                            {"--log-every", "1"},
+                                            {"--timeout", "10"}});
+  words.insert(words.begin(), {"env", std::string("LD_PRELOAD=") + PATH_hanging_disk});
+  Ranks ranks(GetParam().starter, 2, words);
   ASSERT_TRUE(ranks.wait_for("epoch 28 step (1) of")) << "step 298 was not reached: the others waited";
   const Ranks::End end = ranks.wait();
   EXPECT_EQ(end.status, 1) << end.output;
@@ -202,26 +200,23 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
   EXPECT_TRUE(is_like(files[1], "step-00000000[1-7]0.checkpoint")) << files[1];
 }
 
-// Killed while a checkpoint is half written: the test puts a pipe in place of the temporary file and reads half of it.
-// mnrun starts all ranks again, and at the end the parameters are those of an undisturbed run.
+// Killed while a checkpoint is half written. mnrun starts all ranks again, and at the end the parameters are those of
+// an undisturbed run.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   const Settings settings{{"--epochs", "20"}};
   const Outcome whole = outcome_of(run(2, settings));
-  const fs::path pipe = folder_ / "step-0000000200.checkpoint.tmp";
-  Process process(group(2, settings, "100"));
-  ASSERT_TRUE(process.wait_for("epoch 1 step 1 of"));
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const int fd = open(pipe.c_str(), O_RDONLY);  // waits for the writer
-  ASSERT_GE(fd, 0);
-  std::vector<char> half(2'000'000);
-  for (std::size_t got = 0; got < half.size();) {
-    const ssize_t n = read(fd, half.data() + got, half.size() - got);
-    ASSERT_GT(n, 0);
-    got += static_cast<std::size_t>(n);
+  const fs::path half = folder_ / "step-0000000200.checkpoint.tmp";
+  std::vector<std::string> words = group(2, settings, "100");
+  words.insert(words.begin(), {"env", std::string("LD_PRELOAD=") + PATH_hanging_disk});
+  Process process(words);
+  std::error_code absent;  // until the checkpoint of step 200 begins
+  const auto end = std::chrono::steady_clock::now() + 300s;
+  while (fs::status(half, absent).permissions() != fs::perms::owner_read) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << process.wait(1s).all();
+    std::this_thread::sleep_for(10ms);
   }
   ASSERT_EQ(::kill(process.find("RANK", "0"), SIGKILL), 0);
   const Result result = process.wait();
-  close(fd);
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_SAYS(result.all(), "/step-0000000100.checkpoint, after step 100 of 220\n");
   EXPECT_EQ(outcome_of(result.all()), whole);
