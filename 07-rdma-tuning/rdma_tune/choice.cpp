@@ -9,6 +9,8 @@
 #include <bit>
 #include <map>
 #include <ranges>
+#include <set>
+#include <tuple>
 
 namespace rdma {
 
@@ -24,6 +26,8 @@ std::optional<std::array<std::uint8_t, 16>> parse_address(const std::string& tex
     return {};
   return address;
 }
+
+constexpr const char* beside_card = "software beside a card; see --device";
 
 // Why this GID is not right, whatever the state of its port; "" if it is.
 std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
@@ -57,6 +61,7 @@ std::string why_not(const Device& device, const Port& port, const Wanted& wanted
   if (port.link_layer == LinkLayer::unknown) return "link layer not known";
   if (port.state.empty()) return "port state not known";
   if (!port.is_active()) return "port is " + port.state;
+  if (!wanted.software && device.pci.empty()) return beside_card;
   return "";
 }
 
@@ -111,7 +116,61 @@ void keep_one_link_layer(Choice& choice) {
   choice.warnings.push_back("left out: " + names + reason + "; --device chooses the ones to use");
 }
 
-void warn(Choice& choice) {
+// 2: a GPU is below the same bridge or switch as the device; 1: below the same host bridge; 0: none is.
+int nearness(const System& system, const Device& device) {
+  std::ptrdiff_t shared = 0;
+  for (const auto& gpu : system.gpus)
+    shared = std::max(shared, std::distance(gpu.begin(), std::ranges::mismatch(gpu, device.place).in1));
+  return static_cast<int>(std::min(shared, std::ptrdiff_t{2}));
+}
+
+// The options for the ports that all evidence is for, and why; of networks that cannot reach each other. "": it is for
+// none, or against itself.
+std::string recommended(const System& system, const Choice& choice) {
+  struct Kind {
+    std::vector<const PortChoice*> ports;
+    std::tuple<double, int, bool> merits;
+  };
+  std::map<std::string, int> ports_in;
+  for (const PortChoice& port : choice.ports)
+    if (!port.network.empty() && port.usable) ++ports_in[port.network];
+  std::map<std::tuple<double, int, bool, int, int>, Kind> kinds;  // of alike ports
+  for (const PortChoice& port : choice.ports) {
+    if (port.network.empty() || !port.usable) continue;
+    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
+    const NetDevice* const net = system.find_net_device(gid->net_device);
+    const std::tuple merits(port.port->gbit_per_second, nearness(system, *port.device),
+                            !net || !net->has_default_route);
+    Kind& kind = kinds[std::tuple_cat(merits, std::tuple(Subnet::parse(port.network).bits, ports_in.at(port.network)))];
+    kind.merits = merits;
+    kind.ports.push_back(&port);
+  }
+  for (const auto& kind : kinds) {
+    const Kind& one = kind.second;
+    std::set<std::string> reasons;
+    const auto is_better = [&](const Kind& other) {
+      const auto& [speed, near, data] = one.merits;
+      const auto& [other_speed, other_near, other_data] = other.merits;
+      if (speed > other_speed) reasons.insert("faster");
+      if (near > other_near) reasons.insert("nearer to GPUs");
+      if (data > other_data) reasons.insert("without the default route");
+      if (one.merits != other.merits) return speed >= other_speed && near >= other_near && data >= other_data;
+      reasons.insert("more alike ports");
+      return one.ports.size() > other.ports.size();
+    };
+    if (kinds.size() < 2 ||
+        !std::ranges::all_of(kinds, [&](const auto& other) { return &other == &kind || is_better(other.second); }))
+      continue;
+    const std::string why = " (" + multinode::join(reasons) + ")", network = one.ports.front()->network;
+    if (ports_in.at(network) == std::ssize(one.ports) && one.ports.back()->network == network)
+      return "--subnet " + network + why;
+    return multinode::join(one.ports, " ", [](const PortChoice* port) { return "--device " + port->device->name; }) +
+           why;
+  }
+  return "";
+}
+
+void warn(const System& system, Choice& choice) {
   double fastest = 0;
   for (const PortChoice& port : choice.ports)
     if (port.usable) fastest = std::max(fastest, port.port->gbit_per_second);
@@ -123,6 +182,8 @@ void warn(Choice& choice) {
     if (fit > 1)
       choice.warnings.push_back(port.name() + ": " + std::to_string(fit) + " GIDs fit, and the first is taken; " +
                                 "--subnet says which network the other nodes are in");
+    if (port.reason == beside_card)
+      choice.warnings.push_back("left out: " + port.name() + " (" + port.port->rate + "), " + port.reason);
     if (port.reason.starts_with("no GID fits")) choice.warnings.push_back(port.name() + ": " + port.reason);
     if (port.port->state == "INIT" || port.port->state == "ARMED")
       choice.warnings.push_back(port.name() + " is left out, " + port.port->state +
@@ -138,8 +199,10 @@ void warn(Choice& choice) {
   if (networks.size() > 1 && !choice.wanted.subnet && choice.wanted.devices.empty()) {
     std::string list;
     for (const auto& [network, devices] : networks) list += (list.empty() ? "" : ", ") + network + " (" + devices + ")";
+    const std::string best = recommended(system, choice);
     choice.warnings.push_back(std::to_string(networks.size()) + " networks fit, and all are taken: " + list +
-                              "; if they cannot reach each other, choose one: --subnet " + networks.begin()->first);
+                              "; if they cannot reach each other, choose " +
+                              (best.empty() ? "by --subnet or --device: nothing here says which is right" : best));
   }
   if (usable > 32) choice.warnings.push_back("NCCL uses at most 32 ports, and this node has " + std::to_string(usable));
 }
@@ -230,16 +293,16 @@ Choice choose(const System& system, const Wanted& wanted) {
       {true, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
       {false, false, true, "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
   Choice choice;
-  for (const auto& [ipv6, vlan, link_local, warning] : attempts) {
-    if (wanted.subnet && wanted.subnet->is_ipv4() == ipv6) continue;
-    Choice other = choose_once(system, {wanted.subnet, wanted.devices, ipv6, vlan, link_local});
-    const bool has_rdma = other.has_rdma();
-    if (has_rdma && *warning && (vlan || link_local || !wanted.subnet)) other.warnings.emplace_back(warning);
-    if (has_rdma || choice.ports.empty()) choice = std::move(other);
-    if (has_rdma) break;
-  }
+  for (const bool software : {!wanted.devices.empty(), true})
+    for (const auto& [ipv6, vlan, link_local, warning] : attempts) {
+      if (choice.has_rdma() || (wanted.subnet && wanted.subnet->is_ipv4() == ipv6)) continue;
+      Choice other = choose_once(system, {wanted.subnet, wanted.devices, ipv6, vlan, link_local, software});
+      const bool has_rdma = other.has_rdma();
+      if (has_rdma && *warning && (vlan || link_local || !wanted.subnet)) other.warnings.emplace_back(warning);
+      if (has_rdma || (software && choice.ports.empty())) choice = std::move(other);
+    }
   if (wanted.devices.empty()) keep_one_link_layer(choice);
-  warn(choice);
+  warn(system, choice);
   return choice;
 }
 

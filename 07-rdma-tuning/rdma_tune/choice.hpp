@@ -35,6 +35,7 @@ struct Wanted {
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
   // What choose() tries where no port has anything better: IPv6, also addresses of VLANs, and 169.254.0.0/16.
   bool ipv6 = false, vlan = false, link_local = false;
+  bool software = true;  // also devices without a card (rxe), which choose() leaves out where a card is usable
 };
 
 struct GidVerdict {

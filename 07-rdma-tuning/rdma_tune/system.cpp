@@ -125,9 +125,13 @@ class Reader {
     for (const std::string& pci : names("bus/pci/devices")) {
       if (!is_pci_address(pci)) continue;
       const fs::path folder = fs::path("bus/pci/devices") / pci;
-      const std::string type = word(folder / "class");  // a display or a 3D controller
-      system_.has_gpu |=
-          (type.starts_with("0x0300") || type.starts_with("0x0302")) && word(folder / "vendor") == "0x10de";
+      const std::string vendor = word(folder / "vendor"), type = word(folder / "class").substr(0, 6);
+      const bool display = type == "0x0300" || type == "0x0302";  // also a 3D controller
+      system_.has_gpu |= display && vendor == "0x10de";
+      // Not the displays of other vendors, which are on mainboards, but their accelerators.
+      if ((display && vendor == "0x10de") || ((type == "0x0302" || type == "0x0380" || type == "0x1200") &&
+                                              (vendor == "0x1002" || vendor == "0x8086" || vendor == "0x1da3")))
+        system_.gpus.push_back(place_of(folder));
     }
   }
 
@@ -144,6 +148,8 @@ class Reader {
   bool exists(const fs::path& file) const {
     return faccessat(AT_FDCWD, (system_.root / file).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
   }
+
+  fs::path place_of(const fs::path& folder) const { return canonical(folder).lexically_relative(canonical("devices")); }
 
   fs::path canonical(const fs::path& file) const {
     std::error_code error;
@@ -197,7 +203,8 @@ class Reader {
     device.firmware = word(folder / "fw_ver");
     device.board = word(folder / "board_id");
     device.node_type = state(folder / "node_type");
-    device.pci = pci_of(canonical(exists(folder / "device") ? folder / "device" : folder));
+    device.place = place_of(exists(folder / "device") ? folder / "device" : folder);
+    device.pci = pci_of(device.place);
     device.numa_node = number(folder / "device/numa_node", -1);
     device.is_virtual_function = exists(folder / "device/physfn");
     for (const std::string& net : names(folder / "device/net")) add_net(device, net);

@@ -45,8 +45,9 @@ struct Port {
 struct Device {
   std::string name;  // mlx5_0
   std::string firmware, board, node_type;
-  std::string pci;     // 0000:3b:00.0; "" for a virtual device
-  int numa_node = -1;  // -1: unknown
+  std::string pci;                   // 0000:3b:00.0; "" for a virtual device
+  int numa_node = -1;                // -1: unknown
+  std::filesystem::path place = {};  // of its folder, below sysfs/devices: pci0000:3a/0000:3a:00.0/0000:3b:00.0
   bool is_virtual_function = false;
   std::vector<std::string> net_devices;
   std::vector<Port> ports;
@@ -73,9 +74,10 @@ struct System {
   std::filesystem::path root;  // "/sys", or a tree of the same form
   std::vector<Device> devices;
   std::vector<NetDevice> net_devices;
-  bool has_gpu = false;               // of NVIDIA
-  std::vector<std::string> problems;  // one line per file that could not be understood: "PATH: why"
-  bool is_incomplete = false;         // a folder below class/infiniband cannot be read
+  bool has_gpu = false;                          // of NVIDIA
+  std::vector<std::filesystem::path> gpus = {};  // the places of all, also of AMD and Intel
+  std::vector<std::string> problems;             // one line per file that could not be understood: "PATH: why"
+  bool is_incomplete = false;                    // a folder below class/infiniband cannot be read
 
   bool may_have_rdma() const;  // a port is ACTIVE, or sysfs does not show whether one is
   const NetDevice* find_net_device(const std::string& name) const;  // null: no such net device

@@ -156,7 +156,7 @@ TEST(Choice, OfEachTree) {
       "two-indices",
       {"mlx5_0 3: chosen", "mlx5_1 5: chosen",
        "warning: 2 networks fit, and all are taken: 10.1.0.0/24 (mlx5_0), 10.1.1.0/24 (mlx5_1); if they cannot reach "
-       "each other, choose one: --subnet 10.1.0.0/24\n"},
+       "each other, choose by --subnet or --device: nothing here says which is right\n"},
       rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
   expect("two-indices",  // without the range, NCCL takes 169.254.1.9, which comes first
          {"mlx5_1 5: chosen"}, rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", {}, link_local_on_rail1);
@@ -170,6 +170,50 @@ TEST(Choice, OfEachTree) {
   expect("no-device", {}, sockets);
   expect("unreadable", {}, "", {}, "X /sys/class/infiniband\nL /sys/class/infiniband -> infiniband");  // could not look
   expect("efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, "");
+}
+
+// Where networks differ, the ports that all evidence is for.
+TEST(Choice, TheHintIsByEvidence) {
+  const auto hint = [](const std::string& tree, const std::string& more) {
+    const std::string text = Chosen(tree, {}, more).text(), start = "if they cannot reach each other, choose ";
+    const auto at = text.find(start);
+    return at == text.npos ? text : text.substr(at + start.size(), text.find('\n', at) - at - start.size());
+  };
+  const auto rate_of_0 = [](const std::string& rate) {
+    return "F 444 /sys/class/infiniband/mlx5_0/ports/1/rate = " + rate + " Gb/sec (1X)\\n\n";
+  };
+  const std::string rails = "--device rocep10s0 --device rocep26s0 --device rocep154s0 ",
+                    default_on_0 =
+                        "F 444 /proc/net/route = Iface\\tDestination\\tGateway\\tFlags\\tRefCnt\\tUse\\tMetric"
+                        "\\tMask\\nrail0\\t00000000\\t0100000A\\t0003\\t0\\t0\\t100\\t00000000\\n\n";
+  EXPECT_EQ(hint("rails-and-storage", ""), rails + "(nearer to GPUs)");
+  EXPECT_EQ(hint("rails-and-storage",
+                 "X /sys/bus/pci/devices/0000:0b:00.0\nX /sys/bus/pci/devices/0000:1b:00.0\n"
+                 "X /sys/bus/pci/devices/0000:9b:00.0"),
+            rails + "(more alike ports)");
+  EXPECT_EQ(hint("two-indices", default_on_0), "--subnet 10.1.1.0/24 (without the default route)");
+  EXPECT_EQ(hint("two-indices", rate_of_0("25")), "--subnet 10.1.1.0/24 (faster)");
+  EXPECT_EQ(hint("two-indices", default_on_0 + rate_of_0("25")),
+            "--subnet 10.1.1.0/24 (faster, without the default route)");
+  EXPECT_SAYS(hint("two-indices", default_on_0 + rate_of_0("400")), "nothing here says which is right");
+}
+
+TEST(Choice, SoftwareIsLeftOutBesideACard) {
+  const std::string rxe =
+      "L /sys/class/infiniband/rxe0 -> ../../devices/virtual/infiniband/rxe0\nD /sys/devices/virtual/infiniband/rxe0\n"
+      "F 444 /sys/class/infiniband/rxe0/node_type = 1: CA\\n\nF 444 /sys/class/infiniband/rxe0/parent = eth0\\n\n"
+      "F 444 /sys/class/infiniband/rxe0/ports/1/link_layer = Ethernet\\n\n"
+      "F 444 /sys/class/infiniband/rxe0/ports/1/state = 4: ACTIVE\\n\n"
+      "F 444 /sys/class/infiniband/rxe0/ports/1/rate = 2.5 Gb/sec (1X SDR)\\n\n"
+      "G /sys/class/infiniband/rxe0/ports/1 1 10.0.0.5 v2 eth0\n";
+  const Chosen beside("ipv6-only", {}, rxe);  // whose card has no IPv4 address
+  EXPECT_SAYS(beside.text(),
+              "warning: left out: rxe0 port 1 (2.5 Gb/sec (1X SDR)), software beside a card; see --device");
+  EXPECT_EQ(beside.exports(), "NCCL_IB_HCA==mlx5_0:1 " + one_index(3, "mlx5_0:1"));
+  beside.expect_that_nccl_agrees();
+  const std::string down = rxe + "F 444 /sys/class/infiniband/mlx5_0/ports/1/state = 1: DOWN\\n\n";
+  for (const Chosen& alone : {Chosen("ipv6-only", {}, down), Chosen("ipv6-only", {.devices = {"rxe0"}}, rxe)})
+    EXPECT_SAYS(alone.text(), "rxe0 1: chosen");
 }
 
 // NCCL before 2.21 has no rule and takes one index for all ports.

@@ -27,7 +27,7 @@ echo "programs of $BUILD, logs in $LOGS"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
 per_rank=(--output-filename "$LOGS/ranks")
 [[ $(mpirun --version 2>/dev/null) = *'Open MPI) 4'* ]] || per_rank=() # Open MPI 5 would print nothing and change the mode of LOGS; others lack it
-for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+for name in "${!NCCL_@}" "${!UCX_@}" "${!OMP_@}" "${!OPENBLAS_@}" "${!MKL_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 
 start_on() { # host, command ...: in the background. With a terminal (-tt) what runs there ends when its connection does
   local command=("${@:2}")

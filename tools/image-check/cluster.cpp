@@ -95,6 +95,10 @@ void explore(Cluster& cluster) {
                     log.text().substr(0, 200);
 }
 
+// Variables of libraries and of the loader, which a user or a node's files set, and no launcher for each process.
+constexpr const char* of_libraries =
+    "(OPAL|UCX|NCCL|FI|PSM2?|HFI|OMP|GOMP|KMP|OPENBLAS|GOTO|MKL|BLIS|MALLOC|GLIBC|GLOO|MPICH|LD)_[A-Za-z0-9_]+";
+
 }  // namespace
 
 Variables small_machine() {
@@ -198,9 +202,12 @@ Command Cluster::launch(const std::vector<std::string>& on, int per_node, const 
     command.insert(command.end(), {"-n", processes});
     if (!local) {
       command.insert(command.end(), {"-H", multinode::join(on, ":" + each + ",") + ":" + each});
-      for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
-        if (std::getenv(name)) command.insert(command.end(), {"-x", name});
-      for (const auto& [name, value] : variables)
+      const std::regex ours("^(PATH|" + std::string(of_libraries) + ")=");
+      auto all = variables;  // of which mpirun itself passes on OMPI_MCA_ alone
+      for (char** entry = environ; *entry; ++entry)
+        if (std::regex_search(*entry, ours)) all[std::string(*entry, std::strcspn(*entry, "="))];
+      for (const auto& word : launcher_words) all.erase(word.substr(0, word.find('=')));  // -x NAME=VALUE
+      for (const auto& [name, value] : all)
         if (name.rfind("OMPI_", 0) != 0) command.insert(command.end(), {"-x", name});
     }
   } else {
@@ -226,6 +233,34 @@ void settings_of(const std::filesystem::path& path, std::map<std::string, std::s
 }
 
 }  // namespace
+
+std::vector<std::string> environment_differences(const Cluster& cluster, std::chrono::seconds limit) {
+  if (cluster.nodes.size() < 2) return {};
+  // A line for each node, and no part of another's in it. mpirun with a path adds to LD_LIBRARY_PATH, elsewhere twice.
+  const std::string start = "environment of ", libraries = of_libraries;
+  const auto script = "printf '" + start + R"sh(%s %.3000s\n' "$(uname -n)" "$(env | grep -E '^()sh" + libraries +
+                      R"sh(|OMPI_MCA_(btl|pml|mtl|coll|osc|opal)[a-z0-9_]*)=' | grep -viE 'token|secret|password' | )sh"
+                      R"sh(sed -E '/^LD_LIB/{:a;s/([=:])([^:]+)((:[^:]+)*):\2(:|$)/\1\2\3\5/;ta;s/:+$//}' | )sh"
+                      R"sh(LC_ALL=C sort | tr '\n' '\t')")sh";
+  const MemoryFile log;
+  const auto variables = small_machine();
+  Processes(cluster.launch(cluster.nodes, 1, {"sh", "-c", script}, variables), variables, log.path(), limit).end();
+  std::map<std::string, std::set<std::string>> hosts;  // that have NAME=VALUE
+  std::set<std::string> all;
+  std::istringstream lines(log.text());
+  for (std::string line, host, entry; std::getline(lines, line);) {
+    const auto at = line.find(start);
+    std::istringstream words(at == line.npos ? "" : line.substr(at + start.size()));
+    if (std::getline(words, host, ' ')) all.insert(host);
+    while (std::getline(words, entry, '\t') && !words.eof()) hosts[entry].insert(host);  // eof: cut off
+  }
+  std::vector<std::string> differences;
+  for (const auto& [entry, on] : hosts)
+    if (on.size() < all.size())
+      differences.push_back(multinode::one_line(entry) + " on " + multinode::join(on) +
+                            " alone: give all nodes the same, or export it where image-check starts");
+  return differences;
+}
 
 void describe_machine(Head& head, const Cluster& cluster) {
   if (const json& told = cluster.explored; !told.is_null()) {
@@ -256,9 +291,7 @@ void describe_machine(Head& head, const Cluster& cluster) {
     if (std::istringstream words(line); words >> name >> version && !(words >> more))
       head.versions["package " + name] = version;
 
-  const std::regex steering(
-      "(OMPI_MCA|PMIX_MCA|PRTE_MCA|OPAL_|UCX|NCCL|FI|PSM2?|HFI|HWLOC|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|MALLOC|GLOO|CUDA|"
-      "MPICH|MV2|I_MPI)_.+|LD_PRELOAD|LD_LIBRARY_PATH");
+  const std::regex steering("(OMPI_MCA|PMIX_MCA|PRTE_MCA|HWLOC|CUDA|MV2|I_MPI)_.+|" + std::string(of_libraries));
   const std::regex secret(".*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL).*", std::regex::icase);
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));

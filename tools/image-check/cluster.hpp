@@ -60,6 +60,9 @@ Variables small_machine();
 // Where one process has the whole node: its threads may use all cores.
 Variables whole_node();
 
+// In which variables the nodes' processes differ, with what to do: what is slow then is no node's fault.
+std::vector<std::string> environment_differences(const Cluster& cluster, std::chrono::seconds limit);
+
 // Fills machine, versions and settings with what explore and the system say of this machine, the first node. Settings
 // are those that steer MPI, NCCL, UCX, OpenMP and the kernel; nothing whose name sounds like a secret.
 void describe_machine(Head& head, const Cluster& cluster);

@@ -134,6 +134,8 @@ int paths(int argc, char** argv, const std::string&) {
   if (names.size() < 3)
     throw UsageError("paths: " + std::to_string(names.size()) +
                      " nodes cannot tell which one is bad: name three or more with --hosts");
+  if (const auto differences = environment_differences(cluster, std::chrono::seconds(30)); !differences.empty())
+    throw UsageError("paths: the environments differ: " + multinode::join(differences, "; "));
   multinode::JsonLines json(json_file);
   const auto rounds = rounds_of(names.size());
   Matrix matrix;

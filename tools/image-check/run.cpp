@@ -76,6 +76,7 @@ class Run {
 
   Results all() {
     plan();
+    compare_environments();
     for (int launch = 0; launch < options_.launches; ++launch)
       for (const Check* check : checks_) one(*check, launch);
     auto& summary = results_.summary;
@@ -120,6 +121,15 @@ class Run {
     if (expected > budget_)
       throw UsageError(fmt::format(
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
+  }
+
+  void compare_environments() {
+    CheckResult result{.check = "environment", .title = "all nodes have the same variables"};
+    result.status = Status::fail, result.action = Action::investigate;
+    for (const auto& text : environment_differences(cluster_, std::chrono::seconds(std::lround(budget_ / 3))))
+      result.findings.push_back({"environment", text, ""});
+    alike_ = result.findings.empty();
+    if (!alike_) finish(result);
   }
 
   Command words(const Check& check, const std::filesystem::path& json, double limit) const {
@@ -195,6 +205,8 @@ class Run {
                                                " before: a name changed, or the launcher took others",
                                            ""});
     }
+    for (auto& finding : attempt.judged.findings)
+      if (!alike_) finding.node.clear(), finding.text += " (the environments differ: see above)";
     result.findings = attempt.judged.findings;
     if (attempt.judged.absent || attempt.judged.busy) {
       result.status = attempt.judged.absent ? Status::skip : Status::not_run;
@@ -210,7 +222,7 @@ class Run {
         if (finding.text.find("every rank has entered it") != std::string::npos) finding.node.clear(), waits = true;
       const bool names_a_node =
           std::ranges::any_of(result.findings, [](const Finding& finding) { return !finding.node.empty(); });
-      result.action = attempt.judged.started && (names_a_node || !waits) ? check.action : Action::investigate;
+      result.action = attempt.judged.started && alike_ && (names_a_node || !waits) ? check.action : Action::investigate;
     }
     return attempt;
   }
@@ -256,10 +268,14 @@ class Run {
       result.status = Status::not_run;
       result.reason = "is required, and could not run: " + result.reason;
     }
+    finish(result);
+  }
+
+  void finish(const CheckResult& result) {
     tell(result);
     writer_.write(result);
     count(results_.summary, result.status);
-    results_.checks.push_back(std::move(result));
+    results_.checks.push_back(result);
   }
 
   void tell(const CheckResult& result) {
@@ -289,6 +305,7 @@ class Run {
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;
+  bool alike_ = true;  // the nodes' environments
 };
 
 }  // namespace
