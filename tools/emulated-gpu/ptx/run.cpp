@@ -125,9 +125,13 @@ Group next_group(const Warp& w, u32 ready) {
     key[l] = ready >> l & 1 ? u64{~w.frame_base[l]} << 32 | w.pc[l] : ~u64{0};
     least = std::min(least, key[l]);
   }
-  // Another group than the first from time to time, because that one may spin.
-  if (const u32 rest = w.turn ? ready & ~((2u << (w.turn * 7 % warp_size)) - 1) : 0)
-    least = key[std::countr_zero(rest)];
+  // After a spin another group than the first, and every second time that of the next lane: each has its turn.
+  if (w.turn) {
+    u32 from = ready;
+    for (u32 l = 0; l < warp_size && w.turn % 2; ++l) from &= ~(u32{key[l] == least} << l);
+    const u32 behind = from & all_lanes << w.turn / 2 % warp_size;
+    if (from) least = key[std::countr_zero(behind ? behind : from)];
+  }
   Group g{0, static_cast<u32>(least), ~0u, ~static_cast<u32>(least >> 32)};
   for (u32 l = 0; l < warp_size; ++l) {
     g.mask |= u32{key[l] == least} << l;
@@ -177,11 +181,10 @@ bool run_warp(Warp& w) {
       return false;
     }
     if (budget <= 0) {
-      ++w.turn;
+      w.turn = w.turn % (2 * warp_size) + 1;
       return true;
     }
     const Group group = next_group(w, ready);
-    if (w.turn > 40) w.turn = 0;
     u32 pc = group.pc, mask = group.mask;
     w.base = reinterpret_cast<std::intptr_t>(w.registers) + group.base;
     do {
