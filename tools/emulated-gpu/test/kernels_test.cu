@@ -483,14 +483,11 @@ TEST(Kernels, WaitAtBarriersAndForEachOther) {
   EXPECT_EQ(sums.get(), std::vector<int>(6, 21));
 }
 
-__global__ void others_wait(unsigned who, int* out) {
-  __shared__ volatile int flag;
-  if (threadIdx.x == 0) flag = 0;
-  __syncthreads();
-  if (threadIdx.x == who) flag = 7;
-  while (threadIdx.x != who && flag == 0) {
+__global__ void others_wait(unsigned who, volatile int* flag, int* out) {
+  if (threadIdx.x == who) *flag = 7;
+  while (threadIdx.x != who && *flag == 0) {
   }
-  out[threadIdx.x] = flag;
+  out[threadIdx.x] = *flag;
 }
 __global__ void lock_from(unsigned first, int* lock, int* counter) {
   if (threadIdx.x < first) return;
@@ -502,8 +499,8 @@ __global__ void lock_from(unsigned first, int* lock, int* counter) {
 }
 TEST(Kernels, EveryLaneMakesProgress) {
   for (unsigned lane = 0; lane < 32; ++lane) {
-    Buffer<int> out(32), lock(1), counter(1);
-    others_wait<<<1, 32>>>(lane, out.data);
+    Buffer<int> flag(1), out(32), lock(1), counter(1);
+    others_wait<<<1, 32>>>(lane, flag.data, out.data);
     lock_from<<<1, 32>>>(lane, lock.data, counter.data);
     EXPECT_EQ(out.get(), std::vector<int>(32, 7)) << lane;
     EXPECT_EQ(counter.get()[0], 32 - lane);
