@@ -1,4 +1,5 @@
-// checker.hpp: with EMULATED_GPU_CHECK=1, finds races on shared memory and reads of memory that was never written.
+// checker.hpp: with EMULATED_GPU_CHECK=1, finds races on shared memory and between blocks, and reads of memory that was
+// never written.
 #pragma once
 
 #include <set>

@@ -34,7 +34,7 @@ reports = {
     "negative_index": fault("delay", "0,0,0", "0,0,0", ".* outside the thread's own local memory"),
     "float4_at_odd_index": fault("move4", "0,0,0", anywhere, "misaligned access of 16 bytes", "MisalignedAddress"),
     "no_barrier_in_reduction": fault("sum", "0,0,0", r"\d+,0,0", "race on shared memory: (read|write) at offset .* without a "
-                                     "barrier after the (read|write) by", failure),
+                                     r"barrier after the (read|write) by thread \(\d+,0,0\) at .*planted_mistakes.cu:\d+\): ", failure),
     "barrier_in_branch": fault("reverse", "3,0,0", "232,0,0", "barrier in divergent code: .* waits at another one", failure),
     "dynamic_shared_too_small": fault("rotate", "0,0,0", anywhere, ".* shared memory, which has 256 bytes"),
     "shared_not_set": fault("first_of_warps", "0,0,0", "8,0,0", unset, failure),
