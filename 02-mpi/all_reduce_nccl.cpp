@@ -12,6 +12,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 void stop(const char* library, const char* error) {
@@ -39,6 +40,10 @@ int main(int argc, char** argv) {
   MPI_Comm_free(&node);
   check(cudaGetDeviceCount(&devices));
   check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
+  cudaDeviceProp gpu;
+  check(cudaGetDeviceProperties(&gpu, local_rank % devices));
+  const bool emulated = std::strstr(gpu.name, "Emulated");  // a bandwidth of such a GPU would mean nothing
+  if (rank == 0) std::printf("# %s%s\n", gpu.name, emulated ? ": right or wrong, no bandwidth" : "");
 
   ncclUniqueId id;
   if (rank == 0) check(ncclGetUniqueId(&id));
@@ -81,7 +86,10 @@ int main(int argc, char** argv) {
 
     const double seconds = milliseconds / 1e3 / trials, algbw = double(bytes) / seconds / 1e9;
     const double busbw = algbw * 2 * (size - 1) / size;
-    if (rank == 0) std::printf("%10zu %12.1f %14.3f %14.3f\n", bytes, seconds * 1e6, algbw, busbw);
+    if (rank == 0 && emulated)
+      std::printf("%10zu %12.1f %14s %14s\n", bytes, seconds * 1e6, "n/a", "n/a");
+    else if (rank == 0)
+      std::printf("%10zu %12.1f %14.3f %14.3f\n", bytes, seconds * 1e6, algbw, busbw);
     check(cudaFree(mine));
     check(cudaFree(sum));
   }

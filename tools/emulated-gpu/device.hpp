@@ -56,8 +56,9 @@ int physical_device(int device);
 // EMULATED_GPU_DEADLINE: longer waits are reported on stderr.
 std::chrono::seconds deadline();
 
-// with-gpus --check
+// with-gpus --check, --seed
 bool checks();
+unsigned seed();
 
 std::string host_name();
 

@@ -212,6 +212,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
       refuse(cudaErrorCooperativeLaunchTooLarge,
              fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
   }
+  static std::atomic<unsigned> launches{0};
   auto made = std::make_shared<ptx::Launch>();
   *made = {.grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
@@ -219,7 +220,8 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
            .stack = stack_of(device),
            .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
            .cooperative = cooperative,
-           .check = checks()};
+           .check = checks(),
+           .seed = seed() + launches++};
   for (std::size_t n = 0; n < found.attributes.parameters.size(); ++n) {
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);

@@ -68,6 +68,11 @@ bool checks() {
   return wanted;
 }
 
+unsigned seed() {
+  const char* text = std::getenv("EMULATED_GPU_SEED");
+  return static_cast<unsigned>(text ? whole_number(text, 999999).value_or(1) : 1);
+}
+
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);

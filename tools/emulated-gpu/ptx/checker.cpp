@@ -47,11 +47,16 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
         fail(Fault::trap, w, l, i, "read of memory that was never written");
     }
     const u64 offset = address[l] - shared;
-    if (offset >= c.shared_size) continue;
+    if (offset >= c.shared_size) {
+      if (c.global && i.flow == Flow::global && address[l] - reinterpret_cast<u64>(c.local) >= c.local_size)
+        c.global->access(w, i, l, address[l], bytes, kind,
+                         static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride);
+      continue;
+    }
     synchronize(w, i, offset);
     if (kind >= Access::atomic) continue;
     const Event now{static_cast<u16>(w.number * warp_size + static_cast<unsigned>(l)), clock[w.number],
-                    lanes[w.number].lane[l]};
+                    lanes[w.number].lane[l], static_cast<u32>(&i - c.kernel->code.data())};
     const auto* value = static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride;
     for (Cell& cell : std::span(cells).subspan(offset, bytes)) {
       const auto race = [&](const Event& before, const char* what) {
@@ -62,7 +67,8 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
              "race on shared memory: " + std::string(kind == Access::write ? "write" : "read") + " at offset " +
                  std::to_string(offset - (c.kernel->uses_reserved ? 0 : reserved_shared)) +
                  " without a barrier after the " + what + " by thread " +
-                 triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]));
+                 triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]) + " at " +
+                 text_of(c, c.kernel->code[before.code]));
       };
       // Threads may write the same value: CUDA says that one of the writes is performed.
       if (kind != Access::write || cell.value != *value) race(cell.write, "write");
@@ -101,6 +107,81 @@ void Checker::meet(const std::vector<unsigned>& waited, const std::vector<unsign
       for (std::size_t v = 0; v < all.size(); ++v) all[v] = std::max(all[v], barriers[w][v]);
     }
   for (const unsigned w : waited) barriers[w] = all;
+}
+
+void GlobalChecker::restart() {
+  ++launch_;
+  if (pages_.size() >= most_pages / 2) pages_.clear();
+  last_ = ~u64{0};
+  now_ = 0;
+  done_ = false;
+  fences_.clear();
+  known_.clear();
+}
+
+void GlobalChecker::fence(const Context& c) {
+  const u32 block = static_cast<u32>(c.number) + 1;
+  fences_[block].push_back(++now_);
+  known_[block] = now_;
+}
+
+void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind,
+                           const u8* value) {
+  if (done_) return;
+  const Context& c = *w.context;
+  const u32 block = static_cast<u32>(c.number) + 1;
+  if (i.release) fence(c);
+  if (kind >= Access::atomic || !i.weak) {
+    if (now_) known_[block] = now_;
+    return;
+  }
+  const auto unordered = [&](const Event& before) {
+    if (before.block == 0 || before.block == block) return false;
+    const auto known = known_.find(block);
+    const auto fences = fences_.find(before.block);
+    if (known == known_.end() || fences == fences_.end()) return true;
+    const auto next = std::upper_bound(fences->second.begin(), fences->second.end(), before.time);
+    return next == fences->second.end() || *next > known->second;
+  };
+  for (u64 a = address; a < address + bytes; a = (a | 3) + 1) {
+    if (a / page_bytes != last_) {
+      auto& page = pages_[last_ = a / page_bytes];
+      if (!page && pages_.size() <= most_pages) page = std::make_unique<Page>();
+      page_ = page.get();
+    }
+    if (!page_) continue;
+    Word& word = page_->words[a % page_bytes / 4];
+    if (word.launch != launch_) word = Word{{}, {}, launch_};
+    const unsigned first = a & 3, count = static_cast<unsigned>(std::min<u64>(4 - first, address + bytes - a));
+    const Event now{block, now_, static_cast<u32>(&i - c.kernel->code.data()),
+                    static_cast<u16>(w.number * warp_size + static_cast<unsigned>(lane)),
+                    static_cast<u8>(((1u << count) - 1) << first)};
+    if (kind == Access::read) {
+      if (word.write.bytes & now.bytes && unordered(word.write)) return report(w, i, lane, "read", word.write, "write");
+      if (word.reads[0].block != block) word.reads[1] = word.reads[0];
+      word.reads[0] = now;
+      continue;
+    }
+    // A write of what is there already has no effect, as when several threads set the same flag.
+    if (std::memcmp(reinterpret_cast<const void*>(a), value + (a - address), count) == 0) continue;
+    if (word.write.bytes & now.bytes && unordered(word.write)) return report(w, i, lane, "write", word.write, "write");
+    for (const Event& read : word.reads)
+      if (read.bytes & now.bytes && unordered(read)) return report(w, i, lane, "write", read, "read");
+    word.write = now;
+  }
+}
+
+void GlobalChecker::report(const Warp& w, const Instruction& i, int lane, const char* what, const Event& before,
+                           const char* other) {
+  const Context& c = *w.context;
+  done_ = true;  // of this launch; one report of each kernel
+  if (!reported_.insert(c.kernel).second) return;
+  const unsigned *grid = c.launch->grid, *size = c.launch->block;
+  const u32 b = before.block - 1, t = before.thread;
+  c.surroundings->note(place_of(w, lane) + ": race on global memory: " + what + " in no order with the " + other +
+                       " by block " + triple(b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]) + ", thread " +
+                       triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]) + " at " +
+                       text_of(c, c.kernel->code[before.code]) + ": " + text_of(c, i));
 }
 
 }  // namespace emulated_gpu::ptx

@@ -1,7 +1,10 @@
-// checker.hpp: with EMULATED_GPU_CHECK=1, finds races on shared memory and reads of memory that was never written.
+// checker.hpp: with EMULATED_GPU_CHECK=1, finds races on shared memory and between blocks, and reads of memory that was
+// never written.
 #pragma once
 
+#include <set>
 #include <span>
+#include <unordered_map>
 
 #include "interpreter.hpp"
 
@@ -21,6 +24,7 @@ struct Checker {
   struct Event {
     u16 thread = 0xffff;  // none
     Clock warp = 0, lane = 0;
+    u32 code = 0;  // the instruction
   };
   struct Cell {  // of one byte
     Event write, reads[2];
@@ -48,6 +52,42 @@ struct Checker {
   std::vector<std::vector<Clock>> barriers;    // [w][v]: what w knows of v's clock
   std::vector<Clock> clock;                    // barriers that a warp has reached
   std::map<u64, std::vector<Clock>> released;  // by offset, what a warp knew that wrote there with .release
+};
+
+// Finds races between the blocks of a kernel on global memory. A block's accesses are ordered before another's if a
+// fence followed them, and then the other block made an atomic access or one with a memory order, or had a fence too.
+// For the thread that runs a stream's kernels, one after the other.
+class GlobalChecker {
+ public:
+  void restart();
+  void access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind, const u8* value);
+  void fence(const Context& c);
+
+ private:
+  struct Event {
+    u32 block = 0, time = 0;  // block: 1 and its number; 0: none
+    u32 code = 0;
+    u16 thread = 0;
+    u8 bytes = 0;  // of the word, a bit each
+  };
+  struct Word {
+    Event write, reads[2];  // reads: of two blocks
+    u32 launch = 0;
+  };
+  static constexpr u64 page_bytes = 4096, most_pages = 4096;  // that are watched
+  struct Page {
+    Word words[page_bytes / 4];
+  };
+  void report(const Warp& w, const Instruction& i, int lane, const char* what, const Event& before, const char* other);
+
+  std::unordered_map<u64, std::unique_ptr<Page>> pages_;
+  u64 last_ = ~u64{0};
+  Page* page_ = nullptr;  // of last_
+  u32 launch_ = 0, now_ = 0;
+  bool done_ = false;
+  std::set<const Kernel*> reported_;
+  std::unordered_map<u32, std::vector<u32>> fences_;  // times, by block
+  std::unordered_map<u32, u32> known_;                // by block, until when it knows all others' fences
 };
 
 }  // namespace emulated_gpu::ptx

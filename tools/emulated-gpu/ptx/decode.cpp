@@ -170,6 +170,7 @@ class Decoder {
     i.source = &s;
     i.acquire = s.is("acquire") || s.is("acq_rel");
     i.release = s.is("release") || s.is("acq_rel");
+    i.weak = !i.acquire && !i.release && !s.is("volatile") && !s.is("relaxed") && !s.is("mmio");
     return i;
   }
   // An instruction from these sources to the first operand.
@@ -267,12 +268,14 @@ void Decoder::address(const Statement& s, const Operand& o, Instruction& i) {
     } else {
       if (!v->memory) throw Refusal("nothing defines " + v->name);
       i.s[0] = constant(v->memory, 8);
+      i.flow = Flow::global;
     }
     return;
   }
   const bool shared = is_shared(s), narrow = o.slot >= 0 && size_of(o.type) == 4;
   if (o.slot >= 0 && size_of(o.type) < 4) unsupported();
   i.s[0] = o.slot >= 0 ? slot(o.slot) : constant(0, 8);
+  i.flow = shared || s.is("local") ? Flow::next : Flow::global;
   i.mode = shared ? (narrow ? Mode::shared32 : Mode::shared64) : s.is("local") ? Mode::local : Mode::generic;
   if (narrow && !shared) unsupported();
 }

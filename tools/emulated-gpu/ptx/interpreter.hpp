@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 
 #include "program.hpp"
 
@@ -40,6 +41,7 @@ struct Warp;
 struct Block;
 struct Instruction;
 struct Checker;
+struct GlobalChecker;
 using Handler = void (*)(Warp&, const Instruction&, u32 mask);
 
 // A row of registers (of the frame) or of constants.
@@ -48,7 +50,7 @@ struct Row {
   explicit operator bool() const { return value != 0; }  // offset 0 of a frame is never used
 };
 
-enum class Flow : u8 { next, branch, branch_indexed, ret, exit, call, call_indirect, barrier, warp_sync };
+enum class Flow : u8 { next, global, branch, branch_indexed, ret, exit, call, call_indirect, barrier, warp_sync };
 // How a memory instruction finds its addresses: generic, shared or local ones in a register; the frame of the function;
 // the parameters of the kernel.
 enum class Mode : u8 { generic, shared32, shared64, local, frame, parameter };
@@ -78,7 +80,7 @@ struct Instruction {
   Flow flow = Flow::next;
   Mode mode = Mode::generic;
   bool guard_negated = false, aligned = false;
-  bool acquire = false, release = false;  // the memory order
+  bool acquire = false, release = false, weak = false;  // the memory order
 };
 
 struct Code {  // of a function
@@ -123,6 +125,9 @@ struct Context {
   const Launch* launch;
   const Surroundings* surroundings;
   Checker* checker = nullptr;
+  GlobalChecker* global = nullptr;  // of a grid of several blocks
+  std::minstd_rand* random = nullptr;
+  u64 number = 0;  // of the block
   u32 block[3];
   u8 *shared = nullptr, *local = nullptr;
   Range shared_range;  // what the program may use of it
@@ -148,6 +153,7 @@ struct Warp {
   u32 pc[warp_size], frame_base[warp_size], barrier[warp_size], members[warp_size];
   u32 thread[3][warp_size];
   unsigned number = 0, turn = 0;
+  int budget = 0;  // backward jumps that are left
   std::vector<u8> storage;
   u8* registers = nullptr;
   std::vector<Frame> stack[warp_size];

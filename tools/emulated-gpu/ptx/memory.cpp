@@ -335,6 +335,9 @@ void parameter_address(Warp& w, const Instruction& i, u32 mask) {
   for_lanes(mask, [&](int l) { d[l] = address; });
 }
 
-void fence(Warp&, const Instruction&, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }
+void fence(Warp& w, const Instruction& i, u32) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (w.context->global && !i.source->is("cta")) w.context->global->fence(*w.context);
+}
 
 }  // namespace emulated_gpu::ptx

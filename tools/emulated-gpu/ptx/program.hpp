@@ -45,6 +45,7 @@ struct Launch {
   std::vector<std::uint8_t> parameters;  // as the kernel's parameters lie in memory
   bool cooperative = false;              // all blocks run at the same time
   bool check = false;                    // also find races and reads of memory that was never written
+  unsigned seed = 1;                     // of the order of blocks and warps, with `check`
 };
 
 // The device at the time when a kernel starts.
@@ -52,7 +53,7 @@ struct Surroundings {
   DeviceMemory device_memory;
   const std::vector<Range>& memory;                     // what the kernel may use, sorted
   std::vector<Range> arriving;                          // parts of it that a cudaMemcpy may still write
-  std::function<void(const std::string&)> note;         // reports a use of `arriving`
+  std::function<void(const std::string&)> note;         // reports what does not end the kernel
   std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
 };
 

@@ -13,9 +13,12 @@
 namespace emulated_gpu::ptx {
 
 // After this many backward jumps a warp lets others run, because it may wait for one of them.
-constexpr int backward_branches = 5000;
-// A block that spins for so many turns may wait for a block that has not started.
-constexpr int patience = 20;
+constexpr int backward_branches = 5000, checked_branches = 200;
+// A block that spins for so many turns may wait for a block that has not started. Then the others have less patience.
+constexpr int most_patience = 20;
+// Blocks do not start in the order of their numbers: so many in the opposite one or, with Launch::check, in any and
+// together.
+constexpr std::size_t together = 4;
 constexpr std::size_t most_resident = 64, stack_bytes = 16384;
 constexpr int barriers = 16;
 
@@ -125,9 +128,13 @@ Group next_group(const Warp& w, u32 ready) {
     key[l] = ready >> l & 1 ? u64{~w.frame_base[l]} << 32 | w.pc[l] : ~u64{0};
     least = std::min(least, key[l]);
   }
-  // Another group than the first from time to time, because that one may spin.
-  if (const u32 rest = w.turn ? ready & ~((2u << (w.turn * 7 % warp_size)) - 1) : 0)
-    least = key[std::countr_zero(rest)];
+  // After a spin another group than the first, and every second time that of the next lane: each has its turn.
+  if (w.turn) {
+    u32 from = ready;
+    for (u32 l = 0; l < warp_size && w.turn % 2; ++l) from &= ~(u32{key[l] == least} << l);
+    const u32 behind = from & all_lanes << w.turn / 2 % warp_size;
+    if (from) least = key[std::countr_zero(behind ? behind : from)];
+  }
   Group g{0, static_cast<u32>(least), ~0u, ~static_cast<u32>(least >> 32)};
   for (u32 l = 0; l < warp_size; ++l) {
     g.mask |= u32{key[l] == least} << l;
@@ -162,26 +169,28 @@ u32 sync_lanes(Warp& w, const Instruction& i, u32 mask) {
   return missing;
 }
 
-// Runs lanes until all wait or have left (false), or for some time (true).
-bool run_warp(Warp& w) {
+enum class Ran { waits, yields, spins };
+
+// Runs lanes until all wait or have left, for some time, or until the check lets others go on after an access to global
+// memory.
+Ran run_warp(Warp& w) {
   Context& c = *w.context;
   Block& block = *w.block;
   const Kernel& kernel = *c.kernel;
   const Instruction* const code = kernel.code.data();
-  int budget = backward_branches;
+  int budget = std::exchange(w.budget, c.random ? checked_branches : backward_branches);
   const auto set_pc = [&](u32 mask, u32 pc) { for_lanes(mask, [&](int l) { w.pc[l] = pc; }); };
   for (;;) {
     const u32 ready = w.alive & ~w.at_barrier & ~w.at_sync;
     if (!ready) {
       if (w.at_sync && resolve_sync(w)) continue;
-      return false;
+      return Ran::waits;
     }
     if (budget <= 0) {
-      ++w.turn;
-      return true;
+      w.turn = w.turn % (2 * warp_size) + 1;
+      return Ran::spins;
     }
     const Group group = next_group(w, ready);
-    if (w.turn > 40) w.turn = 0;
     u32 pc = group.pc, mask = group.mask;
     w.base = reinterpret_cast<std::intptr_t>(w.registers) + group.base;
     do {
@@ -199,6 +208,14 @@ bool run_warp(Warp& w) {
       if (!m && i.flow != Flow::exit) {
         ++pc;
         continue;
+      }
+      if (i.flow == Flow::global) {
+        i.run(w, i, m);
+        ++pc;
+        if (!c.random || (*c.random)() % 2) continue;
+        set_pc(mask, pc);
+        w.budget = budget;
+        return Ran::yields;
       }
       if (i.flow == Flow::branch) {
         if (i.target <= pc) --budget;
@@ -347,6 +364,7 @@ Block::Block(const Kernel& kernel, const Launch& launch, const Surroundings& sur
 
 void Block::start(u64 number) {
   const Launch& launch = *context.launch;
+  context.number = number;
   context.block[0] = static_cast<u32>(number % launch.grid[0]);
   context.block[1] = static_cast<u32>(number / launch.grid[0] % launch.grid[1]);
   context.block[2] = static_cast<u32>(number / launch.grid[0] / launch.grid[1]);
@@ -363,6 +381,7 @@ void Block::start(u64 number) {
     const u32 first = w->number * warp_size, count = std::min<u32>(warp_size, alive - first);
     w->alive = count == warp_size ? all_lanes : (1u << count) - 1;
     w->at_barrier = w->at_sync = w->turn = 0;
+    w->budget = context.random ? checked_branches : backward_branches;
     for (u32 l = 0; l < warp_size; ++l) {
       w->pc[l] = w->frame_base[l] = 0;
       w->stack[l].clear();
@@ -416,15 +435,19 @@ void Block::recheck(u32 id) {
 
 // Each warp runs for some time.
 Block::State Block::step() {
-  bool ran = false, left = false, spins = false;
-  for (const auto& w : warps) {
-    if (!w->alive) continue;
+  bool ran = false, left = false, spins = false, yields = false;
+  const std::size_t first = context.random ? (*context.random)() % warps.size() : 0;
+  for (std::size_t n = 0; n < warps.size(); ++n) {
+    Warp& w = *warps[(first + n) % warps.size()];
+    if (!w.alive) continue;
     left = true;
-    if (!(w->alive & ~w->at_barrier & ~w->at_sync)) continue;
-    spins |= run_warp(*w);
+    if (!(w.alive & ~w.at_barrier & ~w.at_sync)) continue;
+    const Ran how = run_warp(w);
+    spins |= how == Ran::spins;
+    yields |= how == Ran::yields;
     ran = true;
   }
-  turns = spins ? turns + 1 : 0;
+  turns = spins ? turns + 1 : yields ? turns : 0;
   return !left ? State::done : ran ? State::ran : State::waits;
 }
 
@@ -459,13 +482,27 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
   alignas(64) u8 workspace[64] = {};
   std::vector<std::unique_ptr<Block>> resident, idle;
   u64 next = 0;
+  int patience = most_patience;
+  std::minstd_rand random(launch.seed);
+  static thread_local GlobalChecker global;
+  if (launch.check) global.restart();
+  std::vector<u64> order;  // of the next blocks, the first last
   const auto admit = [&] {
-    if (idle.empty())
+    if (idle.empty()) {
       idle.push_back(std::make_unique<Block>(kernel, launch, surroundings,
                                              launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
+      if (launch.check) idle.back()->context.random = &random;
+      if (launch.check && blocks > 1) idle.back()->context.global = &global;
+    }
     resident.push_back(std::move(idle.back()));
     idle.pop_back();
-    resident.back()->start(next++);
+    if (order.empty()) {
+      for (u64 n = next; n < std::min(blocks, next + together); ++n) order.push_back(n);
+      if (launch.check) std::shuffle(order.begin(), order.end(), random);
+    }
+    resident.back()->start(order.back());
+    order.pop_back();
+    ++next;
   };
   const auto finish = [&](Block& block) {
     if (!block.context.output.empty()) std::fwrite(block.context.output.data(), 1, block.context.output.size(), stdout);
@@ -474,7 +511,9 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
   };
   try {
     while (next < blocks || !resident.empty()) {
-      while (resident.empty() || (launch.cooperative && next < blocks)) admit();
+      const std::size_t wanted = launch.cooperative ? blocks : launch.check ? together : 1;
+      while (next < blocks && resident.size() < wanted) admit();
+      if (launch.check) std::shuffle(resident.begin(), resident.end(), random);
       bool ran = false, patient = false;
       for (std::size_t n = 0; n < resident.size();) {
         const Block::State state = resident[n]->step();
@@ -491,7 +530,10 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
         ++n;
       }
       if (!ran) resident[0]->report_deadlock();
-      if (!patient && next < blocks && resident.size() < most_resident) admit();
+      if (!patient && next < blocks && resident.size() < most_resident) {
+        admit();
+        patience = 1;
+      }
     }
   } catch (...) {
     for (const auto& block : resident) finish(*block);

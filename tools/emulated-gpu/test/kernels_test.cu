@@ -483,6 +483,30 @@ TEST(Kernels, WaitAtBarriersAndForEachOther) {
   EXPECT_EQ(sums.get(), std::vector<int>(6, 21));
 }
 
+__global__ void others_wait(unsigned who, volatile int* flag, int* out) {
+  if (threadIdx.x == who) *flag = 7;
+  while (threadIdx.x != who && *flag == 0) {
+  }
+  out[threadIdx.x] = *flag;
+}
+__global__ void lock_from(unsigned first, int* lock, int* counter) {
+  if (threadIdx.x < first) return;
+  while (atomicCAS(lock, 0, 1) != 0) {
+  }
+  *static_cast<volatile int*>(counter) = *static_cast<volatile int*>(counter) + 1;
+  __threadfence();
+  atomicExch(lock, 0);
+}
+TEST(Kernels, EveryLaneMakesProgress) {
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    Buffer<int> flag(1), out(32), lock(1), counter(1);
+    others_wait<<<1, 32>>>(lane, flag.data, out.data);
+    lock_from<<<1, 32>>>(lane, lock.data, counter.data);
+    EXPECT_EQ(out.get(), std::vector<int>(32, 7)) << lane;
+    EXPECT_EQ(counter.get()[0], 32 - lane);
+  }
+}
+
 // Memory
 
 struct Large {

@@ -140,11 +140,44 @@ __global__ void set_flag(bool right, int* out) {
   __syncthreads();
   out[threadIdx.x] = found;
 }
+__global__ void add_of_warps(bool right, int* total) {
+  const int warp = __popc(__ballot_sync(~0u, true));
+  if (threadIdx.x % 32 == 0 && right) atomicAdd(total, warp);
+  if (threadIdx.x % 32 == 0 && !right) *total += warp;  // mistake: no_atomic
+}
+// The corrected kernel takes its place in the chain when it starts, waits for the one before, and has fences.
+__global__ void chain(bool right, int* ticket, volatile int* flags, int* values) {
+  const int at = right ? atomicAdd(ticket, 1) : static_cast<int>(blockIdx.x);
+  while (right && at > 0 && flags[at - 1] == 0) {
+  }
+  __threadfence();
+  values[at] = at > 0 ? values[at - 1] + 1 : 1;  // mistake: blocks_in_order
+  if (right) __threadfence();
+  flags[at] = 1;
+}
+__global__ void sum_by_last_block(bool right, int* ticket, int* parts, int* total) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) parts[blockIdx.x] = 1;
+  if (right) __threadfence();
+  if (threadIdx.x == 0) last = atomicAdd(ticket, 1) == static_cast<int>(gridDim.x) - 1;
+  __syncthreads();
+  if (last && threadIdx.x < gridDim.x) atomicAdd(total, parts[threadIdx.x]);  // mistake: no_fence
+}
 __global__ void scale(float* x) {
   if (index() < n) x[index()] *= 2;  // mistake: scale
 }
 __global__ void set_all(float* x) {
   if (index() < n) x[index()] = 1;
+}
+
+// A kernel that leaves its result in the last element of a buffer
+template <class Launch>
+void expect(int wanted, Launch launch) {
+  const Buffer<int> p = zeros();
+  launch(p.data);
+  int got = 0;
+  check(cudaMemcpy(&got, p + (n - 1), sizeof got, cudaMemcpyDeviceToHost));
+  if (got != wanted) throw std::runtime_error("WRONG: " + std::to_string(got));
 }
 
 // Mistakes between streams
@@ -210,6 +243,12 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"stack_overflow", [](bool right) { recurse<<<1, 1>>>(right, zeros()); }},
     {"no_syncwarp", [](bool right) { exchange_in_warp<<<1, 64>>>(right, zeros()); }},
     {"flag_of_different_values", [](bool right) { set_flag<<<1, 64>>>(right, zeros()); }},
+    {"no_atomic",
+     [](bool right) { expect(8 * threads, [=](int* p) { add_of_warps<<<8, threads>>>(right, p + 999); }); }},
+    {"blocks_in_order",
+     [](bool right) { expect(100, [=](int* p) { chain<<<100, 1>>>(right, p, p + 100, p + 900); }); }},
+    {"no_fence",
+     [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
     {"host_pointer",
      [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : std::vector<float>(n).data()); }},

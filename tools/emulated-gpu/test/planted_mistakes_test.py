@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 program, with_gpus = sys.argv[1:]
+anywhere = r"\d+,0,0"  # the first block and warp are another with each seed
 
 
 def fault(kernel, block, thread, reason, code="IllegalAddress"):
@@ -15,7 +16,14 @@ def fault(kernel, block, thread, reason, code="IllegalAddress"):
 
 
 def of_scale(reason, code="IllegalAddress"):
-    return fault("scale", "0,0,0", "0,0,0", reason, code)
+    return fault("scale", anywhere, anywhere, reason, code)
+
+
+def between_blocks(kernel, first, second):
+    """Reported with both lines; the program goes on and finds that its result is wrong."""
+    return (rf"kernel {kernel}\(.*\), block \(\d+,0,0\), thread \(\d+,0,0\): race on global memory: ({first} in no order with the "
+            rf"{second}|{second} in no order with the {first}) by block \(\d+,0,0\), thread \(\d+,0,0\) at .*planted_mistakes.cu:\d+\): "
+            r".*LINE[^\n]*\n[^\n]*WRONG")
 
 
 failure = "LaunchFailure"
@@ -24,11 +32,11 @@ reports = {
     "less_or_equal": fault("add", "3,0,0", "232,0,0", ".* the first byte after a buffer of 4000 bytes"),
     "edge_of_stencil": fault("stencil", "0,0,0", "0,0,0", ".* 4 bytes before a buffer of 4000 bytes"),
     "negative_index": fault("delay", "0,0,0", "0,0,0", ".* outside the thread's own local memory"),
-    "float4_at_odd_index": fault("move4", "0,0,0", "0,0,0", "misaligned access of 16 bytes", "MisalignedAddress"),
+    "float4_at_odd_index": fault("move4", "0,0,0", anywhere, "misaligned access of 16 bytes", "MisalignedAddress"),
     "no_barrier_in_reduction": fault("sum", "0,0,0", r"\d+,0,0", "race on shared memory: (read|write) at offset .* without a "
-                                     "barrier after the (read|write) by", failure),
+                                     r"barrier after the (read|write) by thread \(\d+,0,0\) at .*planted_mistakes.cu:\d+\): ", failure),
     "barrier_in_branch": fault("reverse", "3,0,0", "232,0,0", "barrier in divergent code: .* waits at another one", failure),
-    "dynamic_shared_too_small": fault("rotate", "0,0,0", "64,0,0", ".* shared memory, which has 256 bytes"),
+    "dynamic_shared_too_small": fault("rotate", "0,0,0", anywhere, ".* shared memory, which has 256 bytes"),
     "shared_not_set": fault("first_of_warps", "0,0,0", "8,0,0", unset, failure),
     "lanes_missing": fault("sum_of_lanes", "0,0,0", "0,0,0", "waits forever, because thread .20,0,0. waits at bar",
                            "LaunchTimeout"),
@@ -39,6 +47,9 @@ reports = {
     "stack_overflow": fault("recurse", "0,0,0", "0,0,0", "stack overflow .cudaDeviceSetLimit", "HardwareStackError"),
     "no_syncwarp": fault("exchange_in_warp", "0,0,0", r"\d+,0,0", "race on shared memory", failure),
     "flag_of_different_values": fault("set_flag", "0,0,0", r"\d+,0,0", "race on shared memory: write", failure),
+    "no_atomic": between_blocks("add_of_warps", "write", "(?:write|read)"),
+    "blocks_in_order": between_blocks("chain", "read", "write"),
+    "no_fence": r"kernel sum_by_last_block\(.*race on global memory: read in no order with the write by block .*LINE",
     "null_pointer": of_scale(".* a null pointer"),
     "host_pointer": of_scale(".* memory of the host"),
     "memory_not_set": of_scale(unset, failure),
@@ -54,26 +65,28 @@ with open(os.path.splitext(os.path.abspath(__file__))[0].removesuffix("_test") +
             markers[found[1]] = number
 
 
-def run(*arguments, check=True):
-    options = ["--check"] if check else []
+def run(*arguments, check=True, seed=1):
+    options = ["--check", "--seed", str(seed)] if check else []
     return subprocess.run([with_gpus, *options, "2", program, *arguments], capture_output=True, text=True, timeout=100)
 
 
 def check(name):
     """What is wrong with the reports of this mistake."""
     where = f"planted_mistakes.cu:{markers.get(name, markers['scale'])}\\b"
-    wrong, corrected = run(name), run(name, "--corrected")
     problems = []
-    if not re.search(reports[name].replace("LINE", where), wrong.stderr, re.MULTILINE):
-        problems.append(f"{name}: expected {reports[name]} with {where}, got: {wrong.stderr}")
-    if corrected.returncode or corrected.stderr:
-        problems.append(f"{name} --corrected: status {corrected.returncode}: {corrected.stderr}")
+    for seed in (1, 71):
+        wrong, corrected = run(name, seed=seed), run(name, "--corrected", seed=seed)
+        if not re.search(reports[name].replace("LINE", where), wrong.stderr, re.MULTILINE):
+            problems.append(f"{name}, seed {seed}: expected {reports[name]} with {where}, got: {wrong.stderr}")
+        if corrected.returncode or corrected.stderr:
+            problems.append(f"{name} --corrected, seed {seed}: status {corrected.returncode}: {corrected.stderr}")
     return problems
 
 
 names = run("--list").stdout.split()
 assert names == list(reports), "the program and this test have other mistakes"
 assert run("no_syncwarp", check=False).stderr == "", "races are found with --check only"
+assert "WRONG" in run("blocks_in_order", check=False).stderr, "blocks start in the order of their numbers"
 with ThreadPoolExecutor(2) as pool:
     failures = sum(pool.map(check, names), [])
 print("\n".join(failures) or f"{len(names)} mistakes are reported, and their corrected programs are silent")

@@ -54,9 +54,20 @@ TEST_F(WithGpus, SetsTheEnvironmentAndKeepsTheExitStatus) {
   EXPECT_EQ(run({with_gpus, "2", linked_with("libcudart.so." + major)}).status, 0) << "our runtime has cudaFree, too";
 }
 
+TEST_F(WithGpus, PrintsTheSeedThatItChooses) {
+  const auto result = run({with_gpus, "--check", "1", "bash", "-c", "echo --seed $EMULATED_GPU_SEED"});
+  EXPECT_SAYS(result.err, "with-gpus: --check with " + result.out);
+  const auto given = run({with_gpus, "--check", "--seed", "0071", "1", "bash", "-c", "echo $EMULATED_GPU_SEED"});
+  EXPECT_EQ(given.all(), "71\n");
+}
+
 TEST_F(WithGpus, RefusesAWrongCommandLine) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"65", "true"}, {"x", "true"}, {"2"}, {}, {"--chek", "2", "true"}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"65", "true"},
+                                                {"x", "true"},
+                                                {"2"},
+                                                {},
+                                                {"--chek", "2", "true"},
+                                                {"--seed", "x", "2", "true"}}) {
     std::vector<std::string> all{with_gpus};
     all.insert(all.end(), words.begin(), words.end());
     const auto result = run(all);
