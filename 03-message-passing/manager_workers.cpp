@@ -57,7 +57,7 @@ void be_manager(std::vector<std::vector<int>>& primes, std::vector<int>& done) {
       MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, &status);  // returns at once
     else  // at first, while the workers start, and when all tasks are handed out
       MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);  // waits for a message
-    if (!arrived) {  // nobody is free, so the manager does a task itself
+    if (!arrived) {  // no worker is free, so the manager does a task itself
       primes[std::size_t(next)] = primes_of(next);
       ++next, ++done[0];
       continue;

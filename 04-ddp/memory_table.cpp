@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   row("ZeRO 3, FSDP, recomputing", shards, inputs);
   const Memory part = zero(0, all / ranks, 1);
   row("tensor parallel", part, (10 + 24 / ranks) * tokens_width * layers);  // all ranks have these tokens
-  row("pipeline, 1F1B, rank 0", part, activations);  // of as many micro-batches as stages, but of its own layers
+  row("pipeline, 1F1B, rank 0", part, activations);  // it keeps as many micro-batches as there are stages
   const bool right = known_answers();
   std::printf("%s: as the ZeRO article, train_sharded and train_recompute have it\n", right ? "RIGHT" : "WRONG");
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("memory_table: standard output"), 1;

@@ -3,7 +3,7 @@
 //
 //   RIGHT: the token came back with the value 4
 //
-// It prints WRONG and the value if that is not the number of processes. A single process has nobody to send it to.
+// It prints WRONG and the value if that is not the number of processes. With one process there is no other rank.
 //
 //   mpicxx -std=c++20 -O2 token.cpp -o token
 //   mpirun -n 4 ./token

@@ -79,12 +79,12 @@ std::string name_of(std::uint64_t step) {
 // A file that is removed with the object, unless it was renamed to what it is meant to be.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const fs::path& path)
-      : path_(path),
-        name_(path.string() + temporary),
-        fd_((::unlink(name_.c_str()),  // of a killed run, or another user's link
-             ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0664))) {
-    if (!fd_) fail();
+  explicit TemporaryFile(const fs::path& path) : path_(path), name_(path.string() + temporary) {
+    try {
+      fd_ = multinode::create_new(name_);  // in place of a killed run's, or of another user's link
+    } catch (const std::system_error& error) {
+      fail(error.code().value());
+    }
   }
   ~TemporaryFile() {
     if (fd_) ::unlink(name_.c_str());
@@ -96,8 +96,7 @@ class TemporaryFile {
     sum_ = add_to(sum_, data, bytes);
     multinode::write_all(fd_.get(), {static_cast<const char*>(data), bytes}, path_);
   } catch (const std::system_error& error) {
-    errno = error.code().value();
-    fail();
+    fail(error.code().value());
   }
   Checksum sum() const { return sum_; }
 
@@ -111,8 +110,8 @@ class TemporaryFile {
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw std::runtime_error("cannot write the checkpoint " + path_.string() + ": " + std::strerror(errno));
+  [[noreturn]] void fail(int error = errno) const {
+    throw std::runtime_error("cannot write the checkpoint " + path_.string() + ": " + std::strerror(error));
   }
   fs::path path_;
   std::string name_;
@@ -244,10 +243,8 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   constexpr std::size_t piece = 1 << 20;
   end -= sizeof sum;
   std::vector<std::uint8_t> elements(other.empty() ? end : std::min(end, piece));
-  for (std::size_t at = 0; at < end; at += bytes) {
-    bytes = std::min(piece, end - at);
-    take(elements.data() + (other.empty() ? at : 0), bytes, "while it was read");
-  }
+  for (std::size_t at = 0; at < end; at += piece)
+    take(elements.data() + (other.empty() ? at : 0), std::min(piece, end - at), "while it was read");
   Checksum right = 0;
   if (file.read(&right, sizeof right) != sizeof right || right != sum)
     damaged("a damaged checkpoint (its checksum is wrong)");
@@ -342,7 +339,8 @@ CheckpointLock::CheckpointLock(const fs::path& checkpoints, const fs::path& file
 CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
     : folder_(std::move(folder)), watchdog_(watchdog) {
   std::error_code error;
-  if (::mkdir(folder_.c_str(), 0775) != 0 && !fs::is_directory(folder_)) error = {errno, std::generic_category()};
+  if (::mkdir(folder_.c_str(), multinode::folder_mode) != 0 && !fs::is_directory(folder_))
+    error = {errno, std::generic_category()};
   if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
   if (!error && ::access(folder_.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
   if (error) refuse_to_write(folder_, error.message());

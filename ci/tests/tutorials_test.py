@@ -116,7 +116,8 @@ def run_on_hosts(build):
     with tempfile.TemporaryDirectory() as folder:
         for mark in ("two hosts", "cluster"):
             (pathlib.Path(folder) / f"{mark.replace(chr(32), chr(45))}.md").write_text(f"**{mark}**\n\n```console\n$ hostname\nnode1\n```\n")
-        pages = [page for page in sorted((ROOT / "tutorials").glob("*.md")) if re.search(r"^\*\*(laptop, as root|two hosts|cluster)\*\*", page.read_text(), re.M)]
+        marked = re.compile(r"^\*\*(laptop, as root|two hosts|cluster)\*\*", re.M)
+        pages = [page for page in sorted((ROOT / "tutorials").glob("*.md")) if marked.search(page.read_text())]
         for page in [*pages, *pathlib.Path(folder).iterdir()]:
             status = subprocess.run([sys.executable, readme_test.__file__, page, "--source", build / "env.sh", "--hosts"],
                                     cwd=ROOT, check=False).returncode

@@ -1,5 +1,6 @@
 #include "commands.hpp"
 
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
@@ -66,7 +67,7 @@ class Run {
     for (const auto& node : cluster_.nodes) inventory_of(site_, node);  // it says something of every node
     for (const char* part : {"logs", "files"}) {
       std::filesystem::remove_all(folder_ / part);
-      if (::mkdir((folder_ / part).c_str(), 0775) != 0)
+      if (::mkdir((folder_ / part).c_str(), multinode::folder_mode) != 0)
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
     budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;

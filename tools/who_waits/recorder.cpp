@@ -330,10 +330,6 @@ void leave(Times& times, const ThreadRecord& thread) {
   if (waited) timing.outside = 0;
 }
 
-}  // namespace
-
-namespace {
-
 // What `name` points to, as a text; "": none. The kernel reads it, because the pointer may be any value.
 std::array<char, std::tuple_size_v<decltype(Place::object)>> region_name(const char* name) {
   constexpr std::uintptr_t page = 4096;

@@ -18,7 +18,7 @@
 namespace multinode {
 namespace {
 
-constexpr mode_t mode = 0664, mode_of_folders = 0775;  // not for all users to write, also where the umask is 0
+constexpr mode_t mode = 0664;  // not for all users to write, also where the umask is 0
 constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 
 [[noreturn]] void throw_cannot_write(const std::filesystem::path& file, int error = errno) {
@@ -168,8 +168,7 @@ void write_whole(const std::filesystem::path& file, std::string_view text) {
 void make_folders(const std::filesystem::path& folder) {
   std::filesystem::path made;
   for (const auto& part : folder)
-    if (!is_there(made /= part) && ::mkdir(made.c_str(), mode_of_folders) != 0 && errno != EEXIST)
-      throw_cannot_write(made);
+    if (!is_there(made /= part) && ::mkdir(made.c_str(), folder_mode) != 0 && errno != EEXIST) throw_cannot_write(made);
 }
 
 std::string why_not_own(const std::filesystem::path& folder) {

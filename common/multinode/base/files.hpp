@@ -8,6 +8,8 @@
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/text.hpp>
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -63,6 +65,9 @@ void write_all(int fd, std::string_view text, const std::filesystem::path& file)
 // Writes a file whole or not at all: a new file of a random name takes the place of what is there, also of a link or
 // pipe. Files in /dev, such as /dev/stdout, are written as they are. Throws std::system_error.
 void write_whole(const std::filesystem::path& file, std::string_view text);
+
+// Of a folder that is made: not for all users to write, also where the umask is 0.
+inline constexpr mode_t folder_mode = 0775;
 
 // Makes what is missing of this folder. Throws std::system_error.
 void make_folders(const std::filesystem::path& folder);
