@@ -49,9 +49,12 @@ class Observer {
   // For the record_variable of the program.
   std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_); }
 
+  bool unfinished() const { return record_->world_size > 0 && !record_->finalized; }  // between MPI_Init and _Finalize
+
   // Looks whether there was progress: a call that began or ended. To be called a few times per second.
-  void look(Clock::time_point now) {
-    const auto stopped = multinode::stopped_between(looked_, now);
+  // The time since the last one does not count if the program is stopped on purpose.
+  void look(Clock::time_point now, bool is_stopped = false) {
+    const auto stopped = is_stopped ? now - looked_ : multinode::stopped_between(looked_, now);
     progress_ += stopped, polled_ += stopped;
     for (Clock::time_point& since : since_) since += stopped;
     looked_ = now;

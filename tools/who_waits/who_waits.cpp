@@ -2,7 +2,7 @@
 // rank waits in which call, and for whom. Exit status: the program's; 1 if --end ended it, 2 bad command line.
 //
 // Two processes per rank: this one is the program's parent, and the other one explains. Where that one fails, or loses
-// those of the other ranks, the program continues.
+// those of the other ranks, or does not find them, the program continues.
 #include "attach.hpp"
 #include "observer.hpp"
 #include "packing.hpp"
@@ -18,8 +18,10 @@
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/process/child_process.hpp>
+#include <multinode/process/process_tree.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world/report.hpp>
 #include <multinode/world/world.hpp>
@@ -30,16 +32,17 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -91,8 +94,8 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
                   "at the end, prints where the time in calls went: waiting for late ranks, or for the data")(
       "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
       "rendezvous", po::value(&options.rendezvous),
-      "where the ranks meet: tcp:HOST:PORT or file:PATH (default: by the launcher; under MPI a file in the home "
-      "folder)");
+      "where the ranks meet: tcp:HOST:PORT or file:PATH (default: a file in /tmp if they are on one node, else in the "
+      "home folder, or in the current one)");
   try {
     if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
   } catch (const UsageError& e) {
@@ -122,6 +125,13 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   return true;
 }
 
+// Where a launcher has a store, the run of the who_waits processes is another one than the program's.
+multinode::Launch own_launch(const multinode::Environment& variables) {
+  multinode::Launch launch = multinode::read_launch(variables);
+  launch.run_id += ".who_waits";
+  return launch;
+}
+
 // Waits until a process of this job has loaded MPI without the library of who_waits, as a part of an MPMD program can:
 // its rank never comes. Then it ends this process. It first looks after a second, because ranks usually meet sooner.
 void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
@@ -136,10 +146,12 @@ void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
         const bool own = ::stat(("/proc/" + name).c_str(), &status) == 0 && status.st_uid == ::geteuid();
         const std::string maps = pid && own ? multinode::read_text("/proc/" + name + "/maps").value_or("") : "";
         if (maps.find("/libmpi") == maps.npos || maps.find("/libwho_waits") != maps.npos) continue;
-        const multinode::Launch other = multinode::read_launch(multinode::environment_of(*pid));
+        if (maps.find("/who_waits\n") != maps.npos) continue;  // with a tool that was loaded into it, too
+        const multinode::Launch other = own_launch(multinode::environment_of(*pid));
         if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
         std::cerr << fmt::format(
-            "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --\n",
+            "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --; the "
+            "program continues without it\n",
             other.rank.value, *pid);
         ::_exit(multinode::exit_usage);
       } catch (const UsageError&) {
@@ -167,21 +179,29 @@ std::vector<std::string> environment_of_program(const Observer& observer, const 
   multinode::Environment variables = multinode::current_environment();
   variables[record_variable] = observer.path();
   std::string& preload = variables["LD_PRELOAD"];
-  preload = preload.empty() ? library : library + ":" + preload;
+  preload += (preload.empty() ? "" : ":") + library;  // the last: the calls of other tools go through it
   if (nvtx) variables.try_emplace("NVTX_INJECTION64_PATH", library);  // unless another tool wants it
   std::vector<std::string> list;
   for (const auto& [name, value] : variables) list.push_back(name + "=" + value);
   return list;
 }
 
-// Where the ranks meet if their launcher does not say it. MPI cannot help, because the program uses it.
+// Where the ranks meet. The master's address is the program's, and so is MPI.
 std::string rendezvous_of(const Options& options, const multinode::Launch& launch) {
-  if (!options.rendezvous.empty() || !launch.under_mpi || launch.world_size.value == 1) return options.rendezvous;
+  if (!options.rendezvous.empty() || launch.world_size.value == 1) return options.rendezvous;
+  const std::string& master = launch.master_address.value;
+  const bool one_node = launch.node_count ? launch.node_count->value == 1
+                        : launch.local_size
+                            ? launch.local_size->value == launch.world_size.value
+                            : !launch.under_mpi && (master == "localhost" || multinode::is_loopback(master));
+  if (!one_node && (launch.launcher_store || launch.agent_store)) return "";  // a launcher's store, which all reach
   const char* const home = std::getenv("HOME");
-  if (!home || !*home) throw UsageError("HOME is not set: give --rendezvous file:PATH, in a folder that all ranks see");
-  std::string job = multinode::attempt_name(launch);
+  const std::vector<std::string> shared = {one_node || !home ? "" : home, one_node ? "" : "."};
+  const auto folder = std::ranges::find_if(shared, [](const auto& one) { return ::access(one.c_str(), W_OK) == 0; });
+  std::string job = fmt::format("{}-{}", ::geteuid(), multinode::attempt_name(launch));
+  if (!launch.under_mpi) job += fmt::format("-{}-{}", launch.master_address.value, launch.master_port.value);
   std::ranges::replace(job, '/', '.');
-  return fmt::format("file:{}/.who_waits-{}", home, job);
+  return fmt::format("file:{}/.who_waits-{}", folder == shared.end() ? "/tmp" : *folder, job);
 }
 
 // Collective: how this rank's clock differs from rank 0's. A message cannot arrive before it was sent, so each question
@@ -273,7 +293,7 @@ nlohmann::json fields_of(const RankState& rank) {
 
 // What the program's parent tells the process that explains, and that it.
 struct Message {
-  enum What : std::int32_t { start, end, another_ends, pid, ended, asked, told_to_end } what;
+  enum What : std::int32_t { met, end, another_ends, pid, ended, asked, told_to_end } what;
   std::int32_t value = 0;
 };
 void tell(int socket, Message message) { std::ignore = ::send(socket, &message, sizeof message, MSG_NOSIGNAL); }
@@ -291,6 +311,11 @@ std::vector<T> gather(multinode::World& world, const char* name, const T& value)
   std::vector<T> all;
   for (std::string& text : world.gather_on_rank_0(name, packed(value))) all.push_back(unpacked<T>(std::move(text)));
   return all;
+}
+
+// A rank that ends between MPI_Init and MPI_Finalize has failed, also with status 0: launchers end the others then.
+bool has_failed(const RankState& rank) {
+  return rank.ended && (*rank.ended != 0 || (rank.world_size > 0 && !rank.finalized));
 }
 
 // The looks at all ranks: rank 0 decides when, and explains what it sees.
@@ -317,7 +342,7 @@ class Watch {
         if (message->what == Message::pid) pid_ = message->value;
         if (message->what == Message::ended) next = Clock::now(), ended_at_ = next, ended_ = message->value;
       }
-      observer_.look(Clock::now());
+      observer_.look(Clock::now(), is_stopped());
       if (Clock::now() < next) continue;
       next = Clock::now() + (ended_ ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
       turn();
@@ -339,6 +364,18 @@ class Watch {
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
 
+  // A signal that cannot be caught has stopped the program's parent: it stops the program, too. That passes SIGCONT on.
+  bool is_stopped() const {
+    const auto stopped = [] { return multinode::process_state(::getppid()).state == 'T'; };
+    if (pid_ == 0 || !stopped()) return false;
+    const pid_t family = ::getpgid(pid_) == pid_ ? -pid_ : pid_;
+    ::kill(family, SIGSTOP);
+    if (!stopped()) ::kill(family, SIGCONT);  // it went on meanwhile
+    return true;
+  }
+
+  bool failed() const { return ended_ && (*ended_ != 0 || observer_.unfinished()); }
+
   // What each rank does once per second. Looks and the end are collective: rank 0 alone starts them, one after the
   // other.
   void turn() {
@@ -352,7 +389,7 @@ class Watch {
     }
     if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
       counted_end_ = true;
-      if (*ended_ != 0) number("asked", 1);
+      if (failed()) number("asked", 1);
       number("ended", 1);
     }
     if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
@@ -378,15 +415,15 @@ class Watch {
     struct Brief {
       double quiet;
       std::optional<int> ended;
+      bool failed;
     };
-    const auto ranks = gather(world_, "how long it is quiet", Brief{observer_.quiet(Clock::now()), ended_});
-    const auto has_failed = [](const Brief& one) { return one.ended.value_or(0) != 0; };
-    const bool failed = std::ranges::any_of(ranks, has_failed);
+    const auto ranks = gather(world_, "how long it is quiet", Brief{observer_.quiet(Clock::now()), ended_, failed()});
+    const bool one_failed = std::ranges::any_of(ranks, &Brief::failed);
     const bool all_right = std::ranges::all_of(ranks, [](const Brief& one) { return one.ended == 0; });
     // If a rank has moved since it counted as quiet, there is nothing to explain yet. Nobody asks during a look.
     const bool one_moves =
         std::ranges::any_of(ranks, [&](const Brief& one) { return !one.ended && one.quiet < options_.after; });
-    const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !failed);
+    const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !one_failed);
     if (world_.rank() == 0) answered_ = number("asked");
     if (explains) explained_moves_ = moves;
     if (world_.broadcast("whether to explain", explains ? "yes" : "no") == "yes") explain_all();
@@ -430,7 +467,7 @@ class Watch {
       verdict.certain = false;
       verdict.lines.push_back("a rank has moved on since");
     }
-    const auto failed = std::ranges::find_if(ranks, [](const RankState& one) { return one.ended.value_or(0) != 0; });
+    const auto failed = std::ranges::find_if(ranks, has_failed);
     explained_failure_ = failed != ranks.end();
     std::vector<std::string> lines = groups(ranks);
     const std::vector<std::string> stack_lines = tree(stacks);
@@ -524,6 +561,7 @@ int status_of(const std::exception& e) {
 // The process that explains. Returns its exit status.
 int explain_it(const Options& options, const multinode::Launch& launch, Observer& observer, int socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::setpgid(0, 0);  // what stops its parent's group does not stop it
   try {
     std::optional<std::jthread> missing;
     if (launch.world_size.value > 1) missing.emplace(expect_all, launch);
@@ -531,12 +569,12 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
     std::optional<multinode::World> world(std::in_place, "who_waits", launch,
                                           multinode::World::Options{.rendezvous = rendezvous});
     missing.reset();
-    if (rendezvous != options.rendezvous && launch.rank.value == 0)
+    if (rendezvous != options.rendezvous && launch.rank.value == 0)                  // a file of its own
       std::filesystem::remove(rendezvous.substr(std::string_view("file:").size()));  // all have read it
     try {
       const bool times = options.time || !options.timeline.empty();
       const ClockReading clock = times ? read_clock(*world) : ClockReading{};
-      tell(socket, {Message::start});
+      tell(socket, {Message::met});
       Watch watch(*world, options, observer, socket);
       if (!watch.run(clock)) ::_exit(0);  // without waiting for the others
       world.reset();
@@ -547,18 +585,28 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
       throw;
     }
   } catch (const std::exception& e) {
-    multinode::say("who_waits", e.what());
+    const char* const hint =
+        options.rendezvous.empty() ? "; ranks without a common folder meet by --rendezvous tcp:HOST:PORT" : "";
+    multinode::say("who_waits", fmt::format("{}{}; the program continues without it", e.what(), hint));
     return status_of(e);
   }
 }
 
-}  // namespace
+// Whether a process does not die of a signal: it catches it, or waits for it.
+bool takes(pid_t pid, int signal) {
+  const std::string status = multinode::read_text(fmt::format("/proc/{}/status", pid)).value_or("");
+  return std::ranges::any_of(std::array{"SigCgt:", "SigBlk:"}, [&](const char* name) {
+    const std::size_t at = status.find(name);
+    return at != status.npos && std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1;
+  });
+}
 
-int main(int argc, char** argv) {
+// Returns the exit status; negative: the signal that ended the program.
+int run(int argc, char** argv) {
   const multinode::CleanOutput output(std::cout), errors(std::cerr);
   bool prints = true;
   try {
-    const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
+    const multinode::Launch launch = own_launch(multinode::current_environment());
     prints = launch.rank.value == 0;
     Options options;
     if (!parse(argc, argv, options, prints)) return multinode::flush_output("who_waits", multinode::exit_right);
@@ -576,7 +624,9 @@ int main(int argc, char** argv) {
     const std::string library = library_for(command.file, launch.launcher);
     Observer observer;
     if (options.time || !options.timeline.empty()) observer.take_times(options.from, options.to);
-    multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
+    std::vector<int> numbers(static_cast<std::size_t>(SIGRTMAX));
+    std::iota(numbers.begin(), numbers.end(), 1);
+    multinode::Signals signals(numbers);
     command.environment = environment_of_program(observer, library, !options.timeline.empty());
     command.mask = signals.before();
     command.when_parent_dies = SIGKILL;
@@ -585,50 +635,76 @@ int main(int argc, char** argv) {
     prints = true;
     int sockets[2];
     multinode::check_errno(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), "socketpair");
-    const pid_t explainer = multinode::check_errno(::fork(), "fork");
-    if (explainer == 0) {
+    if (multinode::check_errno(::fork(), "fork") == 0) {
       ::close(sockets[0]);
       std::exit(explain_it(options, launch, observer, sockets[1]));
     }
     ::close(sockets[1]);
     const int socket = sockets[0];
-    if (!hear(socket)) {  // the ranks have not met
-      int status = 0;
-      ::waitpid(explainer, &status, 0);
-      return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : multinode::exit_wrong;
-    }
     multinode::ChildProcess program(command);
     tell(socket, {Message::pid, program.pid()});
-    bool told = false, explains = true, tells_end = false;
-    std::optional<multinode::Deadline> limit;  // for the launcher to end what another rank ends
+    const auto end = [&] { return program.ending()->signal ? -program.ending()->signal : program.ending()->status; };
+    const auto failed = [&] { return program.ending() && (program.ending()->failed() || observer.unfinished()); };
+    // Slurm's PMIx kills the whole step a few ms after a program that has not called MPI_Finalize: nobody could
+    // explain.
+    const bool killed_soon = std::getenv("SLURM_STEP_ID") && std::getenv("PMIX_RANK") && launch.launcher != "Open MPI";
+    bool told = false, met = false, explains = true, tells_end = false, stops = false;
+    std::optional<multinode::Deadline> limit;    // for the launcher to end what another rank ends
+    std::optional<multinode::Deadline> to_meet;  // since the program's end, if the ranks have not met by then
     for (;;) {
       pollfd waits[2] = {{signals.descriptor(), POLLIN, 0}, {explains ? socket : -1, POLLIN, 0}};
       ::poll(waits, 2, 200);
       if (waits[1].revents) {
         const auto message = hear(socket);
         explains = message.has_value();
-        const bool failed = program.ending() && program.ending()->failed();
-        if (message && failed) return program.ending()->as_exit_status();
+        if (message && message->what == Message::met) {
+          met = true;
+          continue;
+        }
+        if (message && failed()) return end();
         if (message && message->what == Message::end) return multinode::exit_wrong;
         if (message && message->what == Message::another_ends) limit.emplace(10s);
       }
       while (const auto signal = signals.next()) {
         const int which = static_cast<int>(signal->ssi_signo);
         if (which == SIGUSR1) tell(socket, {Message::asked});
-        if (which == SIGUSR1 || which == SIGCHLD) continue;
+        if (which == SIGCHLD || which == SIGPIPE) continue;
+        if (which == SIGUSR1 && !takes(program.pid(), which)) continue;
+        const bool has_it = signal->ssi_code == SI_KERNEL && !command.own_group;  // from the terminal
+        if (!program.ending() && !has_it) program.signal(which);
+        if (which == SIGTSTP || which == SIGTTIN || which == SIGTTOU || which == SIGCONT) stops = which != SIGCONT;
+        if (which != SIGTERM && which != SIGINT && which != SIGHUP) continue;
         if (limit) return multinode::exit_wrong;
-        if (!program.ending()) program.signal(which);
-        tell(socket, {Message::told_to_end});
         told = true;
       }
+      if (stops && multinode::process_state(program.pid()).state == 'T') stops = false, ::raise(SIGSTOP);
       program.poll();
+      if (killed_soon && failed()) return end();
       if (program.ending() && !std::exchange(tells_end, true))
-        tell(socket, {Message::ended, program.ending()->as_exit_status()});
+        tell(socket, {told ? Message::told_to_end : Message::ended, program.ending()->as_exit_status()});
       if (limit && limit->passed()) return multinode::exit_wrong;
-      if (program.ending() && (told || !explains) && !limit) return program.ending()->as_exit_status();
+      if (program.ending() && !met) {
+        if (!to_meet) to_meet.emplace(5s);
+        if (to_meet->passed()) {
+          if (launch.rank.value == 0) multinode::say("who_waits", "the ranks have not met before the program's end");
+          return end();
+        }
+      }
+      if (program.ending() && (told || !explains) && !limit) return end();
     }
   } catch (const std::exception& e) {
     if (prints) multinode::say("who_waits", e.what());
     return status_of(e);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = run(argc, argv);
+  if (status >= 0) return status;
+  ::prctl(PR_SET_DUMPABLE, 0);  // the program has written its core
+  std::signal(-status, SIG_DFL);
+  ::raise(-status);  // its launcher tells of the signal
+  return 128 - status;
 }

@@ -23,6 +23,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "common/test/support"))
 import foreign_programs  # pylint: disable=wrong-import-position
+MISTAKES = [*"-x c++ -std=c++20 -w -O1 -shared -fPIC -fvisibility=hidden -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX".split(), f"-I{HERE.parent}",
+            HERE / "mistakes.cpp", "-lstdc++", "-ldl"]
 
 # program, ranks, mistake, cause, what the explanation says
 NO_SEND, OTHER_TAG = "rank 1 does not send to 0", "it has sent one with tag 8, and 0 wants tag 7"
@@ -315,8 +317,7 @@ def main():
             return 77
         library = folder / "mistakes.so"
         nccl = [f"-I{path}" for path in options.headers.split(":")] + ["-DWITH_NCCL"] if options.headers else []
-        subprocess.run([compiler, *"-x c++ -std=c++20 -w -O1 -shared -fPIC -fvisibility=hidden -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX".split(), *nccl,
-                        f"-I{HERE.parent}", HERE / "mistakes.cpp", "-o", library, "-lstdc++", "-ldl"], check=True)
+        subprocess.run([compiler, *nccl, *MISTAKES, "-o", library], check=True)
         for row in rows:
             problem = explain(row, commands[row[0]], library, launch, options, folder)
             wrong += bool(problem)

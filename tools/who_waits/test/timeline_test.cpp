@@ -221,8 +221,7 @@ TEST(WhoWaitsTimeline, RegionsAreNamedByTheProgramAndChangeNothing) {
       times + "push; * nap 20; * " + times + "pop; * region 1 3; * nap 20";
   const Result alone = run(under_mpirun(2, {PATH_waiting_programs, statements}));
   const Result drawn =
-      run(under_mpirun(2, {PATH_who_waits, "--timeline", file, "--time", "--", PATH_waiting_programs, statements}),
-          {{"HOME", folder.path().string()}});
+      run(under_mpirun(2, {PATH_who_waits, "--timeline", file, "--time", "--", PATH_waiting_programs, statements}));
   EXPECT_EQ(drawn.status, 0);
   EXPECT_EQ(drawn.out, alone.out);
   const std::string svg = multinode::read_text(file).value_or("");
@@ -240,8 +239,7 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
     return under_mpirun(2,
                         {PATH_who_waits, "--after", "2", "--timeline", file, "--", PATH_waiting_programs, statements});
   };
-  const std::map<std::string, std::string> home = {{"HOME", folder.path().string()}};
-  const Result result = run(command("1 nap 300; * all_reduce 16; 0 send 1 7"), home);
+  const Result result = run(command("1 nap 300; * all_reduce 16; 0 send 1 7"));
   EXPECT_EQ(result.status, 0);
   EXPECT_SAYS(result.err, "who_waits: the timeline is in " + file);
   Shown ends(picture());
@@ -251,7 +249,7 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
     return std::regex_search(title, std::regex(R"(rank 0: MPI_Allreduce, 64 B, waiting_programs.*waiting for rank 1)"));
   })) << picture();
 
-  Process process(command("1 receive 0 7; * barrier"), home);
+  Process process(command("1 receive 0 7; * barrier"));
   ASSERT_TRUE(process.wait_for("the timeline is in"));
   process.signal(SIGTERM);
   process.wait();

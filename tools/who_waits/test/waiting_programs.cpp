@@ -290,7 +290,11 @@ const std::map<std::string, std::function<void()>> operations = {
     {"push", [] { nvtxRangePushA("a range"); }},
     {"pop", [] { nvtxRangePop(); }},
 #endif
-    {"exit", [] { _exit(0); }},
+    {"exit", [] { _exit(argument(0)); }},
+    {"leave", [] { std::exit(argument(0)); }},
+    {"end", [] { MPI_Finalize(), std::exit(argument(0)); }},
+    {"raise", [] { raise(argument(0)); }},
+    {"mpi_abort", [] { MPI_Abort(MPI_COMM_WORLD, argument(0)); }},
     {"abort", [] { std::abort(); }},
     {"compute", compute},
     {"barrier_in_a_thread", [] { std::thread([] { MPI_Barrier(MPI_COMM_WORLD); }).join(); }},
