@@ -30,12 +30,31 @@ struct Subnet {
 // /16) or /64.
 Subnet network_of(const System& system, const Gid& gid);
 
+// Which networks and devices of a cluster jobs use, as its administrator wrote it.
+struct Site {
+  struct Rule {
+    bool is_use;                    // else it leaves them out
+    std::string name;               // of a network, or of devices: "10.1.0.0/16", "mlx5_bond_*"
+    std::optional<Subnet> network;  // none: devices
+    int line;
+  };
+  std::filesystem::path file = {};  // "": there is none
+  std::vector<Rule> rules = {};
+
+  // Why a port of this device with this address is left out; "" if it is not.
+  std::string objection(const std::string& device, const std::array<std::uint8_t, 16>& address) const;
+  bool wants(const std::array<std::uint8_t, 16>& address) const;  // a network to use has it
+  std::string text() const;                                       // "use 10.1.0.0/16, leave mlx5_1", or "no rules"
+  std::string line() const { return "site file " + file.string() + ": " + text(); }
+};
+
 struct Wanted {
   std::optional<Subnet> subnet = {};      // --subnet; none: any
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
   // What choose() tries where no port has anything better: IPv6, also addresses of VLANs, and 169.254.0.0/16.
   bool ipv6 = false, vlan = false, link_local = false;
   bool software = true;  // also devices without a card (rxe), which choose() leaves out where a card is usable
+  Site site = {};        // its rules count only without --subnet and --device
 };
 
 struct GidVerdict {
@@ -50,8 +69,11 @@ struct PortChoice {
   int chosen = -1;               // index in the GID table; -1: none
   bool usable = false;           // InfiniBand needs no GID
   std::string reason;            // why not usable
-  std::string network = {};      // of the chosen GID: "10.0.0.0/24"
+  std::string network = {};      // of the chosen GID: "10.0.0.0/24"; of InfiniBand its subnet prefix: "fe80::/64"
+  bool by_site = false;          // the site file leaves it out
   std::string name() const { return device->name + " port " + std::to_string(port->number); }
+  bool is_infiniband() const { return port->link_layer == LinkLayer::infiniband; }
+  const Gid* gid() const;  // the chosen one, or InfiniBand's first; null: none
 };
 
 struct Choice {

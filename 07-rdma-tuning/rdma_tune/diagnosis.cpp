@@ -21,6 +21,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
 
 namespace rdma {
@@ -297,7 +298,19 @@ int run_check(int argc, const char* const* argv) {
   known.add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
 
-  const System system = read_system(sysfs);
+  System system = read_system(sysfs);
+  const Site site = read_site(sysfs);
+  if (!site.file.empty()) {
+    std::cout << site.line() << '\n';
+    std::set<std::string> left_out;
+    for (const PortChoice& port : choose(system, {.site = site}).ports)
+      if (port.by_site) left_out.insert(port.name());
+    for (Device& device : system.devices)
+      std::erase_if(device.ports, [&](const Port& port) {
+        return left_out.contains(device.name + " port " + std::to_string(port.number));
+      });
+    std::erase_if(system.devices, [](const Device& device) { return device.ports.empty(); });
+  }
   fs::path machine = machine_of(fs::absolute(sysfs));
   if (machine.empty()) machine = "/";
   const Places places{sysfs, machine / "dev", machine / "proc", nccl_environment(sysfs)};

@@ -19,8 +19,7 @@ const NetDevice* socket_interface(const System& system, const Choice& choice) {
   bool several = false;
   for (const PortChoice& port : choice.ports) {
     if (!port.usable || port.chosen < 0) continue;
-    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
-    const NetDevice* const net = system.find_net_device(gid->net_device);
+    const NetDevice* const net = system.find_net_device(port.gid()->net_device);
     several |= of_gids && net != of_gids;
     of_gids = net;
   }
@@ -63,7 +62,7 @@ const NetDevice* add_interface(const System& system, const Choice& choice, std::
 Subnet covering(const std::vector<const PortChoice*>& ports) {
   Subnet all = Subnet::parse(ports.front()->network);
   for (const PortChoice* port : ports) {
-    if (port->network.empty()) continue;  // InfiniBand
+    if (port->is_infiniband()) continue;
     const Subnet other = Subnet::parse(port->network);
     all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
   }
