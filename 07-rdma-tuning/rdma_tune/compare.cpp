@@ -61,9 +61,11 @@ Node node_of(const std::string& line, const std::string& from) {
     if (!port.at("usable").get<bool>()) continue;
     ports.push_back(port);
     if (port.value("network", "").empty()) continue;
-    node.networks.push_back(Subnet::parse(port["network"]));
+    Subnet network = Subnet::parse(port["network"]);
+    if (port.value("assumed", false) && !network.is_ipv4()) network.bits = 127;  // IPv6 fabrics are routed as a rule
+    node.networks.push_back(network);
     for (const json& route : port.value("routes", json::array())) node.networks.push_back(Subnet::parse(route));
-    node.addresses.push_back(Subnet::parse(port.value("gid", "")));
+    node.addresses.push_back({Subnet::parse(port.value("gid", "")).address, network.bits});
   }
   node.values.emplace_back(std::to_string(ports.size()));
   node.values.emplace_back();
@@ -79,10 +81,14 @@ Node node_of(const std::string& line, const std::string& from) {
   return node;
 }
 
-// Whether each address of b's ports is in a network that a port of a reaches.
+// Whether each address of b's ports is in a network that a port of a reaches. Links of two addresses, /31 and /127, are
+// of a routed fabric, whose routes may be in tables of their own.
 bool reaches(const Node& a, const Node& b) {
   return std::ranges::all_of(b.addresses, [&](const Subnet& address) {
-    return std::ranges::any_of(a.networks, [&](const Subnet& network) { return network.contains(address.address); });
+    return std::ranges::any_of(a.networks, [&](const Subnet& network) {
+      return network.contains(address.address) ||
+             (network.bits == 127 && address.bits == 127 && network.is_ipv4() == address.is_ipv4());
+    });
   });
 }
 

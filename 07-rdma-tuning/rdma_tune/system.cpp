@@ -284,7 +284,7 @@ class Reader {
     return machine.empty() ? machine : machine / "proc";
   }
 
-  // Of IPv4. The default route is that with the lowest metric.
+  // The default route is that of IPv4 with the lowest metric.
   void routes() {
     if (proc().empty()) return;
     std::istringstream lines(multinode::read_text(proc() / "net/route").value_or(""));
@@ -305,6 +305,15 @@ class Reader {
       if (!to && !mask && (!by_default || metric < lowest)) by_default = &*net, lowest = metric;
     }
     if (by_default) by_default->has_default_route = true;
+    std::istringstream six(multinode::read_text(proc() / "net/ipv6_route").value_or(""));
+    std::string to, bits, other, name;
+    while (six >> to >> bits >> other >> other >> other >> other >> other >> other >> other >> name) {
+      const auto net = std::ranges::find(system_.net_devices, name, &NetDevice::name);
+      int prefix = 0;
+      if (net == system_.net_devices.end() || to.size() != 32 || !parse_number(bits, prefix, 16)) continue;
+      for (std::size_t at = 28; at > 0; at -= 4) to.insert(at, ":");
+      net->routes.push_back(to + "/" + std::to_string(prefix));
+    }
   }
 
   std::optional<int> vlan(const std::string& name, const fs::path& folder) {

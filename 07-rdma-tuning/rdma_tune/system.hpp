@@ -67,7 +67,7 @@ struct NetDevice {
   std::optional<int> vlan = {};             // its number; 0: unknown
   bool is_virtual = false;                  // no hardware below it: lo, a bridge, a veth
   std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
-  std::vector<std::string> routes = {};     // IPv4 networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
+  std::vector<std::string> routes = {};     // networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
 };
 
 struct System {

@@ -99,6 +99,7 @@ json to_json(const System& system, const Choice& choice) {
     } else if (const Gid* const gid = port.gid(); gid && port.usable) {
       row.update({{"gid", gid->text()}, {"net_device", gid->net_device}, {"network", port.network}});
       const NetDevice* const net = system.find_net_device(gid->net_device);
+      row["assumed"] = !net || net->addresses.empty();
       row["routes"] = net ? net->routes : std::vector<std::string>{};
     }
     result["ports"].push_back(row);
