@@ -3,11 +3,14 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
+#include <fmt/core.h>
+
 #include <arpa/inet.h>
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <ranges>
 #include <set>
@@ -37,7 +40,7 @@ std::string objection(const System& system, const std::string& device, const Gid
   if (gid.type == GidType::unknown) return "type not known";
   if (gid.is_link_local()) return "link-local (fe80)";
   if (gid.type == GidType::infiniband) return "InfiniBand";
-  if (gid.type == GidType::roce_v1) return "RoCE v1";
+  if ((gid.type == GidType::roce_v1) != wanted.roce_v1) return wanted.roce_v1 ? "RoCE v2" : "RoCE v1";
   if (gid.is_ipv4() == wanted.ipv6) return gid.is_ipv4() ? "IPv4" : "IPv6";
   const auto& subnet = wanted.subnet;
   if (gid.is_ipv4_link_local() && !wanted.link_local &&
@@ -75,6 +78,7 @@ std::string why_not(const Device& device, const Port& port, const Wanted& wanted
   if (!device.node_type.empty() && device.node_type != "CA")
     return "neither InfiniBand nor RoCE: node type " + device.node_type;
   if (port.link_layer == LinkLayer::unknown) return "link layer not known";
+  if (!device.missing_node.empty()) return "no " + device.missing_node + " here, as in a pod with other devices";
   if (port.state.empty()) return "port state not known";
   if (!port.is_active()) return "port is " + port.state;
   if (!wanted.software && device.pci.empty()) return beside_card;
@@ -97,7 +101,7 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
       verdict.reason = "fits too, but " + std::to_string(result.chosen) + " comes first; see --subnet";
     if (verdict.reason.empty()) {
       verdict.chosen = true;
-      verdict.reason = wanted.ipv6 ? "RoCE v2, IPv6" : "RoCE v2, IPv4";
+      verdict.reason = std::string(wanted.roce_v1 ? "RoCE v1" : "RoCE v2") + (wanted.ipv6 ? ", IPv6" : ", IPv4");
       result.chosen = gid.index;
       result.network = network_of(system, gid).text();
     }
@@ -109,7 +113,12 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
     prefix.clear_host_bits();
     result.network = prefix.text();
   }
-  if (!usable || result.usable) return result;
+  if (const auto& pkey = wanted.site.pkey;
+      result.usable && result.is_infiniband() && pkey && result.pkey_index(*pkey) < 0) {
+    result.usable = false;
+    result.reason = fmt::format("P_Key {:#x} of the site file is not in its table", *pkey);
+  }
+  if (!usable || result.usable || result.is_infiniband()) return result;
   for (const GidVerdict& gid : result.gids)
     if (result.reason.find(gid.reason) == std::string::npos)
       result.reason += (result.reason.empty() ? "no GID fits: " : ", ") + gid.reason;
@@ -229,6 +238,16 @@ void warn(const System& system, Choice& choice) {
                                 ": has no subnet manager configured it?");
     if (!port.usable) continue;
     ++usable;
+    for (std::size_t i = 0; i < port.gids.size() && port.chosen >= 0; ++i)
+      if (const Gid& gid = port.port->gids[i]; port.gids[i].reason.starts_with("VLAN") && !choice.wanted.subnet)
+        choice.warnings.push_back(port.name() + ": " + port.gid()->text() + " of " + port.gid()->net_device +
+                                  " is taken, and not " + gid.text() + " of " + port.gids[i].reason +
+                                  "; --subnet says which network the other nodes are in");
+    if (const auto& pkeys = port.port->pkeys; pkeys.size() > 1 && !choice.wanted.site.pkey)
+      choice.warnings.push_back(
+          port.name() + ": P_Keys " + multinode::join(pkeys | std::views::values) + "; NCCL takes the first" +
+          (pkeys.begin()->second < "0x8000" ? ", a limited member, which reaches full members only" : "") +
+          "; a line pkey in a site file chooses another");
     if (!port.network.empty())
       networks[port.network] += (networks[port.network].empty() ? "" : ", ") + port.device->name;
     if (port.port->gbit_per_second > 0 && port.port->gbit_per_second < fastest)
@@ -275,6 +294,13 @@ bool Site::wants(const std::array<std::uint8_t, 16>& address) const {
 std::string Site::text() const {
   if (rules.empty()) return "no rules, or --subnet or --device in place of them";
   return multinode::join(rules, ", ", [](const Rule& rule) { return (rule.is_use ? "use " : "leave ") + rule.name; });
+}
+
+int PortChoice::pkey_index(unsigned pkey) const {
+  const auto number = [](const std::string& text) { return std::strtoul(text.c_str(), nullptr, 16) & 0x7fff; };
+  for (const auto& [index, text] : port->pkeys)
+    if (number(text) == (pkey & 0x7fff)) return index;
+  return -1;
 }
 
 const Gid* PortChoice::gid() const {
@@ -335,6 +361,10 @@ std::string Choice::why_no_rdma(const System& system) const {
     return efa->name +
            " is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl, and "
            "NCCL_DEBUG=INFO then prints NET/OFI";
+  if (const auto hsn = std::ranges::find_if(system.net_devices, &NetDevice::is_slingshot);
+      hsn != system.net_devices.end() && system.devices.empty())
+    return hsn->name + " is of Slingshot: NCCL uses its RDMA only with the plug-in aws-ofi-nccl. Variables for " +
+           "sockets are set, and no others";
   std::string why =
       system.devices.empty() && !system.is_incomplete ? "no RDMA device here" : "no usable RDMA port here";
   for (const PortChoice& port : ports) why += "; " + port.name() + ": " + port.reason;
@@ -349,24 +379,27 @@ Choice choose(const System& system, const Wanted& wanted) {
                        (system.devices.empty() ? "no device" : multinode::join(system.devices, ", ", &Device::name)));
   // What is left where no port has anything better.
   const struct {
-    bool ipv6, vlan, link_local;
+    bool ipv6, vlan, link_local, roce_v1;
     const char* warning;
-  } attempts[] = {
-      {false, false, false, ""},
-      {false, true, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
-      {true, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
-      {true, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
-      {false, false, true, "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
+  } attempts[] = {{false, false, false, false, ""},
+                  {false, true, false, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
+                  {true, false, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
+                  {true, true, false, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
+                  {false, false, true, false,
+                   "link-local addresses (169.254) are used, as there are no others: no router forwards them"},
+                  {false, false, false, true, "RoCE v1 is used, as no port has v2: no router forwards it"}};
   Choice choice;
   for (const bool software : {!wanted.devices.empty(), true})
-    for (const auto& [ipv6, vlan, link_local, warning] : attempts) {
+    for (const auto& [ipv6, vlan, link_local, roce_v1, warning] : attempts) {
       if (choice.has_rdma() || (wanted.subnet && wanted.subnet->is_ipv4() == ipv6)) continue;
       Wanted attempt = wanted;
       if (wanted.subnet || !wanted.devices.empty()) attempt.site.rules.clear();
-      attempt.ipv6 = ipv6, attempt.vlan = vlan, attempt.link_local = link_local, attempt.software = software;
+      attempt.ipv6 = ipv6, attempt.vlan = vlan, attempt.link_local = link_local, attempt.roce_v1 = roce_v1,
+      attempt.software = software;
       Choice other = choose_once(system, attempt);
       const bool has_rdma = other.has_rdma();
-      if (has_rdma && *warning && (vlan || link_local || !wanted.subnet)) other.warnings.emplace_back(warning);
+      if (has_rdma && *warning && (vlan || link_local || roce_v1 || !wanted.subnet))
+        other.warnings.emplace_back(warning);
       if (has_rdma || (software && choice.ports.empty())) choice = std::move(other);
     }
   const auto& rules = choice.wanted.site.rules;

@@ -40,6 +40,7 @@ struct Site {
   };
   std::filesystem::path file = {};  // "": there is none
   std::vector<Rule> rules = {};
+  std::optional<unsigned> pkey = {};  // of InfiniBand: 0x8012
 
   // Why a port of this device with this address is left out; "" if it is not.
   std::string objection(const std::string& device, const std::array<std::uint8_t, 16>& address) const;
@@ -51,8 +52,8 @@ struct Site {
 struct Wanted {
   std::optional<Subnet> subnet = {};      // --subnet; none: any
   std::vector<std::string> devices = {};  // --device, exact names; empty: all
-  // What choose() tries where no port has anything better: IPv6, also addresses of VLANs, and 169.254.0.0/16.
-  bool ipv6 = false, vlan = false, link_local = false;
+  // What choose() tries where no port has anything better: IPv6, also addresses of VLANs, 169.254.0.0/16, and RoCE v1.
+  bool ipv6 = false, vlan = false, link_local = false, roce_v1 = false;
   bool software = true;  // also devices without a card (rxe), which choose() leaves out where a card is usable
   Site site = {};        // its rules count only without --subnet and --device
 };
@@ -73,7 +74,8 @@ struct PortChoice {
   bool by_site = false;          // the site file leaves it out
   std::string name() const { return device->name + " port " + std::to_string(port->number); }
   bool is_infiniband() const { return port->link_layer == LinkLayer::infiniband; }
-  const Gid* gid() const;  // the chosen one, or InfiniBand's first; null: none
+  int pkey_index(unsigned pkey) const;  // in the port's table; -1: it is not in this partition
+  const Gid* gid() const;               // the chosen one, or InfiniBand's first; null: none
 };
 
 struct Choice {
@@ -84,8 +86,8 @@ struct Choice {
   std::string why_no_rdma(const System& system) const;  // a line for people: why no port is usable, and what follows
 };
 
-// Takes IPv4; where no port has such an address IPv4 of a VLAN, else IPv6, else link-local IPv4, with a warning. Throws
-// UsageError for a device that is not there.
+// Takes IPv4; where no port has such an address IPv4 of a VLAN, else IPv6, link-local IPv4 or RoCE v1, with a warning.
+// Throws UsageError for a device that is not there.
 Choice choose(const System& system, const Wanted& wanted);
 
 }  // namespace rdma

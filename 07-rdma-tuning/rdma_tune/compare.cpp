@@ -34,14 +34,10 @@ namespace {
 // What is compared, and its field of a port in the JSON of `rdma_tune`.
 constexpr struct {
   const char *what, *field;
-} compared[] = {{"ports in use", ""},
-                {"site file", ""},
-                {"link layer", "link_layer"},
-                {"speed", "rate"},
-                {"MTU", "mtu"},
-                {"subnet prefix", "subnet_prefix"},
-                {"network", "network"},
-                {"GID index", "gid_index"}};  // only for the last line of the report
+} compared[] = {
+    {"ports in use", ""}, {"site file", ""},      {"link layer", "link_layer"},
+    {"speed", "rate"},    {"MTU", "mtu"},         {"subnet prefix", "subnet_prefix"},
+    {"P_Keys", "pkeys"},  {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
 
 constexpr std::size_t longest_line = 256 << 10, most_nodes = 10'000;
 

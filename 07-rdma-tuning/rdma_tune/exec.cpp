@@ -101,8 +101,11 @@ int run_exec(int argc, const char* const* argv) {
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
-  if (!require.empty() && (no_rdma || sockets || nccl_ports(system, version, variables).empty())) {
-    std::cerr << node + "--require rdma: NCCL " + version.text() + " would use sockets: the command is not started\n";
+  const bool uses_sockets = sockets || nccl_ports(system, version, variables).empty();
+  if (!require.empty() && (no_rdma || uses_sockets)) {
+    std::cerr << node + "--require rdma: " +
+                     (uses_sockets ? "NCCL " + version.text() + " would use sockets" : "no port is usable") +
+                     ": the command is not started\n";
     return multinode::exit_wrong;
   }
 

@@ -91,13 +91,22 @@ Site read_site(const std::filesystem::path& sysfs) {
                      "yours, and chmod go-w it and its folder");
   int number = 0;
   const auto refuse = [&](const std::string& why) {
-    throw UsageError(site.file.string() + ":" + std::to_string(number) + ": " + why +
-                     "; a line is 'use' or 'leave', then networks (10.1.0.0/16) or devices (mlx5_bond_*)");
+    throw UsageError(
+        site.file.string() + ":" + std::to_string(number) + ": " + why +
+        "; a line is 'use' or 'leave', then networks (10.1.0.0/16) or devices (mlx5_bond_*); or 'pkey', then 0x8012");
   };
   for (std::string line; ++number, std::getline(text, line);) {
     std::istringstream words(line.substr(0, line.find('#')));
     std::string kind, name;
     if (!(words >> kind)) continue;
+    if (kind == "pkey") {
+      const std::string given = words >> name ? name : "";
+      char* end = nullptr;
+      site.pkey = static_cast<unsigned>(std::strtoul(given.c_str(), &end, 16));
+      if (!given.starts_with("0x") || *end || !(*site.pkey & 0x7fff) || *site.pkey > 0xffff || words >> name)
+        refuse("'" + multinode::printable(given) + "' is not a P_Key such as 0x8012");
+      continue;
+    }
     if (kind != "use" && kind != "leave") refuse("'" + multinode::printable(kind) + "' is neither use nor leave");
     if (!(words >> name)) refuse(kind + " names nothing");
     do {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <ranges>
 
 namespace rdma {
 
@@ -75,6 +76,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
     }
   gids.print(out);
   if (const Site& site = choice.wanted.site; !site.file.empty()) out << site.line() << '\n';
+  if (system.has_nvlink_between_nodes) out << "note: " << nvlink_between_nodes << '\n';
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
 }
 
@@ -96,6 +98,7 @@ json to_json(const System& system, const Choice& choice) {
              {"gid_index", port.chosen}};
     if (port.usable && port.is_infiniband()) {
       row["subnet_prefix"] = port.network;
+      if (!port.port->pkeys.empty()) row["pkeys"] = multinode::join(port.port->pkeys | std::views::values, " ");
     } else if (const Gid* const gid = port.gid(); gid && port.usable) {
       row.update({{"gid", gid->text()}, {"net_device", gid->net_device}, {"network", port.network}});
       const NetDevice* const net = system.find_net_device(gid->net_device);

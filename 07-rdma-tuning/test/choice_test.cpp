@@ -245,6 +245,38 @@ TEST(Choice, EfaBesideGpusIsNotLeftForAnotherPort) {
   EXPECT_SAYS(Chosen("infiniband", {.devices = {"mlx5_0"}}, efa + gpu).exports(), "NCCL_IB_HCA==mlx5_0:1");
 }
 
+// Each with what exec sets and what NCCL takes by itself.
+TEST(Choice, OfOtherFabrics) {
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1", verbs = "F 444 /sys/class/infiniband_verbs/uverbs",
+                    pod = verbs + "0/ibdev = mlx5_0\\n\n" + verbs + "1/ibdev = mlx5_1\\n\nF 666 /dev/infiniband/uverbs",
+                    v1 = "Z " + port + " 16\nG " + port + " 2 10.1.0.5 v1 enp61s0",
+                    iwarp = "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n",
+                    vlan = "addresses mlx5_0 rail0 6 10.1.0.5",
+                    pkeys = "F 444 " + port + "/pkeys/0 = 0x7fff\\n\nF 444 " + port + "/pkeys/1 = 0x8012\\n",
+                    hsn = "L /sys/class/net/hsn0 -> eth0";
+  const auto expect = [](const std::string& tree, const std::string& more, const std::string& line,
+                         const std::string& exports, const std::string& nccl, const Wanted& wanted = {}) {
+    const Chosen chosen(tree, wanted, more);
+    EXPECT_SAYS(chosen.text(), line);
+    EXPECT_EQ(chosen.exports(), exports);
+    std::string takes;
+    for (const rdma::NcclPort& one : nccl_ports(chosen.system, {2, 28}, {}))
+      takes += one.device->name + " " + one.takes + " ";
+    EXPECT_EQ(takes, nccl) << line;
+  };
+  expect("infiniband", pod + "1 = x", "mlx5_0: no /", "NCCL_IB_HCA==mlx5_1:1 UCX_NET_DEVICES=mlx5_1:1", "mlx5_1 used ");
+  expect("mlx5-pairs", v1, "warning: RoCE v1 is used, as no port has v2", one_index(2, "mlx5_0:1"), "mlx5_0 2 ");
+  expect("mlx5-pairs", iwarp, "node type RNIC\n", "", "mlx5_0 fails ");
+  expect("vlan", vlan, "warning: mlx5_0 port 1: 10.1.0.5 of rail0 is taken, and not 10.200.0.5 of VLAN 200; --subnet",
+         one_index(7, "mlx5_0:1"), "mlx5_0 5 ");
+  expect("infiniband", pkeys, "P_Keys 0x7fff, 0x8012; NCCL takes the first, a limited member",
+         "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", "mlx5_0 used mlx5_1 used ");
+  expect("infiniband", pkeys, "mlx5_1: P_Key 0x8012 of the site file is not in its table\n",
+         "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 NCCL_IB_PKEY=1 UCX_IB_PKEY=0x12", "mlx5_0 used mlx5_1 used ",
+         {.site = {.pkey = 0x8012}});
+  expect("no-device", hsn, "", "NCCL_SOCKET_IFNAME==hsn0 UCX_NET_DEVICES=hsn0", "");
+}
+
 TEST(Choice, SoftwareIsLeftOutBesideACard) {
   const std::string rxe =
       "L /sys/class/infiniband/rxe0 -> ../../devices/virtual/infiniband/rxe0\nD /sys/devices/virtual/infiniband/rxe0\n"

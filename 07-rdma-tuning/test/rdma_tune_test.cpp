@@ -67,12 +67,23 @@ TEST(RdmaTune, TheSiteFile) {
     EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
   };
   refused("use mlx5_0\nlaeve mlx5_1\n", ":2: 'laeve' is neither use nor leave; a line is ");
+  refused("pkey 8012\n", ":1: '8012' is not a P_Key such as 0x8012; ");
   refused("use\n", ":1: use names nothing; ");
   refused("use 10.1.0.0\n", ":1: '10.1.0.0' is not a network with its mask; ");
   refused("leave fe80::/129\n", ":1: 'fe80::/129' is not");
   std::filesystem::permissions(tree / "other.conf", std::filesystem::perms(0664));
   EXPECT_SAYS(tune(tree, {}, {{"RDMA_TUNE_SITE", tree / "other.conf"}}).err, "another user can write to it");
   EXPECT_SAYS(tune(tree, {}, {{"RDMA_TUNE_SITE", tree / "none"}}).err, "none: No such file or directory\n");
+}
+
+// NVLink between nodes is a path that no card counts.
+TEST(RdmaTune, NamesNvlinkBetweenNodes) {
+  const Tree tray("include infiniband\nF 444 /dev/nvidia-caps-imex-channels/channel0 = x");
+  EXPECT_SAYS(tune(tray).out, "note: NVLink reaches other nodes too");
+  const Result verify =
+      run({PATH_rdma_tune, "verify", "--baseline", "0", "--sysfs", tray.sys().string(), "--", "true"});
+  EXPECT_SAYS(verify.err, "note: NVLink reaches other nodes too");
+  EXPECT_EQ(tune(Tree::load("infiniband")).out.find("NVLink"), std::string::npos);
 }
 
 TEST(RdmaTune, UnreadableFilesAreNamedAndTheRestIsThere) {
