@@ -3,10 +3,14 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
+#include <fmt/core.h>
+
 #include <arpa/inet.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <ranges>
 #include <set>
@@ -27,38 +31,54 @@ std::optional<std::array<std::uint8_t, 16>> parse_address(const std::string& tex
   return address;
 }
 
+constexpr const char* is_efa = "Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl";
 constexpr const char* beside_card = "software beside a card; see --device";
 
 // Why this GID is not right, whatever the state of its port; "" if it is.
-std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
+std::string objection(const System& system, const std::string& device, const Gid& gid, const Wanted& wanted) {
   if (!gid.unreadable.empty()) return "of another network namespace? cannot read its " + gid.unreadable;
   if (gid.type == GidType::unknown) return "type not known";
   if (gid.is_link_local()) return "link-local (fe80)";
   if (gid.type == GidType::infiniband) return "InfiniBand";
-  if (gid.type == GidType::roce_v1) return "RoCE v1";
+  if ((gid.type == GidType::roce_v1) != wanted.roce_v1) return wanted.roce_v1 ? "RoCE v2" : "RoCE v1";
   if (gid.is_ipv4() == wanted.ipv6) return gid.is_ipv4() ? "IPv4" : "IPv6";
   const auto& subnet = wanted.subnet;
   if (gid.is_ipv4_link_local() && !wanted.link_local &&
       !(subnet && Gid{.address = subnet->address}.is_ipv4_link_local()))
     return "link-local (169.254)";
   if (subnet && !subnet->contains(gid.address)) return "not in " + subnet->text();
+  if (const std::string by_site = wanted.site.objection(device, gid.address); !by_site.empty()) return by_site;
   if (gid.net_device.empty() || system.net_devices.empty()) return "";
   const NetDevice* const net = system.find_net_device(gid.net_device);
   if (!net) return "of another network namespace: no " + gid.net_device + " here";
-  if (net->vlan && !subnet && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
+  if (net->vlan && !subnet && !wanted.vlan && !wanted.site.wants(gid.address))
+    return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
   const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
   if (!net->addresses.empty() && std::ranges::none_of(net->addresses, is_its))
     return "of another network namespace: not an address of " + net->name + " here";
   return "";
 }
 
+// Why the site file leaves out the whole port: the device, or all addresses that count.
+std::string objection_of_site(const Device& device, const Port& port, const Site& site) {
+  std::string reason = site.objection(device.name, {});
+  for (const Gid& gid : port.gids) {
+    const bool is_infiniband = port.link_layer == LinkLayer::infiniband;
+    if (gid.is_link_local() && !is_infiniband) continue;
+    reason = site.objection(device.name, gid.address);
+    if (reason.empty() || is_infiniband) break;
+  }
+  return reason;
+}
+
 std::string why_not(const Device& device, const Port& port, const Wanted& wanted) {
   if (!wanted.devices.empty() && std::ranges::find(wanted.devices, device.name) == wanted.devices.end())
     return "not asked for";
-  if (device.is_efa()) return "Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl";
+  if (device.is_efa()) return is_efa;
   if (!device.node_type.empty() && device.node_type != "CA")
     return "neither InfiniBand nor RoCE: node type " + device.node_type;
   if (port.link_layer == LinkLayer::unknown) return "link layer not known";
+  if (!device.missing_node.empty()) return "no " + device.missing_node + " here, as in a pod with other devices";
   if (port.state.empty()) return "port state not known";
   if (!port.is_active()) return "port is " + port.state;
   if (!wanted.software && device.pci.empty()) return beside_card;
@@ -66,27 +86,39 @@ std::string why_not(const Device& device, const Port& port, const Wanted& wanted
 }
 
 PortChoice choose_gid(const System& system, const Device& device, const Port& port, const Wanted& wanted) {
-  PortChoice result{&device, &port, {}, -1, false, why_not(device, port, wanted)};
+  PortChoice result{&device, &port, {}, -1, false, objection_of_site(device, port, wanted.site)};
+  result.by_site = !result.reason.empty();
+  if (!result.by_site) result.reason = why_not(device, port, wanted);
   const bool usable = result.reason.empty();
   for (const Gid& gid : port.gids) {
     GidVerdict verdict;
-    if (port.link_layer == LinkLayer::infiniband)
+    if (result.is_infiniband())
       verdict.reason = usable ? "InfiniBand needs none" : result.reason;
     else
-      verdict.reason = objection(system, gid, wanted);
+      verdict.reason = objection(system, device.name, gid, wanted);
     if (verdict.reason.empty() && !usable) verdict.reason = result.reason;
     if (verdict.reason.empty() && result.chosen >= 0)
       verdict.reason = "fits too, but " + std::to_string(result.chosen) + " comes first; see --subnet";
     if (verdict.reason.empty()) {
       verdict.chosen = true;
-      verdict.reason = wanted.ipv6 ? "RoCE v2, IPv6" : "RoCE v2, IPv4";
+      verdict.reason = std::string(wanted.roce_v1 ? "RoCE v1" : "RoCE v2") + (wanted.ipv6 ? ", IPv6" : ", IPv4");
       result.chosen = gid.index;
       result.network = network_of(system, gid).text();
     }
     result.gids.push_back(std::move(verdict));
   }
-  result.usable = usable && (port.link_layer == LinkLayer::infiniband || result.chosen >= 0);
-  if (!usable || result.usable) return result;
+  result.usable = usable && (result.is_infiniband() || result.chosen >= 0);
+  if (result.usable && result.is_infiniband() && result.gid()) {
+    Subnet prefix{result.gid()->address, 64};
+    prefix.clear_host_bits();
+    result.network = prefix.text();
+  }
+  if (const auto& pkey = wanted.site.pkey;
+      result.usable && result.is_infiniband() && pkey && result.pkey_index(*pkey) < 0) {
+    result.usable = false;
+    result.reason = fmt::format("P_Key {:#x} of the site file is not in its table", *pkey);
+  }
+  if (!usable || result.usable || result.is_infiniband()) return result;
   for (const GidVerdict& gid : result.gids)
     if (result.reason.find(gid.reason) == std::string::npos)
       result.reason += (result.reason.empty() ? "no GID fits: " : ", ") + gid.reason;
@@ -94,24 +126,40 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
   return result;
 }
 
+void leave_out(PortChoice& port, const std::string& reason) {
+  port.usable = false;
+  port.reason = reason;
+  for (GidVerdict& gid : port.gids)
+    if (gid.chosen) gid = {false, reason};
+  port.chosen = -1;
+}
+
+// Beside GPUs, Elastic Fabric Adapters carry the data, and what else is there manages the node.
+void keep_efa(const System& system, Choice& choice) {
+  auto others = choice.ports | std::views::filter(&PortChoice::usable);
+  if (system.gpus.empty() || others.empty() || !std::ranges::count(choice.ports, is_efa, &PortChoice::reason)) return;
+  const std::string names = multinode::join(others, ", ", &PortChoice::name);
+  choice.warnings.push_back("left out: " + names +
+                            ", because Elastic Fabric Adapters (EFA) lie beside the GPUs; "
+                            "--device or a site file chooses the ones to use");
+  for (PortChoice& port : choice.ports)
+    if (port.usable) leave_out(port, "beside Elastic Fabric Adapters; see --device");
+}
+
 // A RoCE port cannot reach an InfiniBand port. InfiniBand is kept unless one network of RoCE ports is faster.
 void keep_one_link_layer(Choice& choice) {
   std::map<std::string, double> speeds;  // by network; "": InfiniBand
   for (const PortChoice& port : choice.ports)
-    if (port.usable) speeds[port.network] += std::max(port.port->gbit_per_second, 0.001);
+    if (port.usable) speeds[port.is_infiniband() ? "" : port.network] += std::max(port.port->gbit_per_second, 0.001);
   if (!speeds.contains("") || speeds.size() < 2) return;
   const bool keeps_infiniband = std::ranges::max(speeds | std::views::values) <= speeds.at("");
   const std::string reason = keeps_infiniband ? "RoCE beside InfiniBand, which is as fast as any network of it"
                                               : "InfiniBand beside a network of RoCE, which is faster";
   std::string names;
   for (PortChoice& port : choice.ports) {
-    if (!port.usable || port.network.empty() == keeps_infiniband) continue;
+    if (!port.usable || port.is_infiniband() == keeps_infiniband) continue;
     names += port.name() + " (" + port.port->rate + "), ";
-    port.usable = false;
-    port.reason = reason + "; see --device";
-    for (GidVerdict& gid : port.gids)
-      if (gid.chosen) gid = {false, port.reason};
-    port.chosen = -1;
+    leave_out(port, reason + "; see --device");
   }
   choice.warnings.push_back("left out: " + names + reason + "; --device chooses the ones to use");
 }
@@ -137,8 +185,7 @@ std::string recommended(const System& system, const Choice& choice) {
   std::map<std::tuple<double, int, bool, int, int>, Kind> kinds;  // of alike ports
   for (const PortChoice& port : choice.ports) {
     if (port.network.empty() || !port.usable) continue;
-    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
-    const NetDevice* const net = system.find_net_device(gid->net_device);
+    const NetDevice* const net = system.find_net_device(port.gid()->net_device);
     const std::tuple merits(port.port->gbit_per_second, nearness(system, *port.device),
                             !net || !net->has_default_route);
     Kind& kind = kinds[std::tuple_cat(merits, std::tuple(Subnet::parse(port.network).bits, ports_in.at(port.network)))];
@@ -162,7 +209,8 @@ std::string recommended(const System& system, const Choice& choice) {
         !std::ranges::all_of(kinds, [&](const auto& other) { return &other == &kind || is_better(other.second); }))
       continue;
     const std::string why = " (" + multinode::join(reasons) + ")", network = one.ports.front()->network;
-    if (ports_in.at(network) == std::ssize(one.ports) && one.ports.back()->network == network)
+    if (ports_in.at(network) == std::ssize(one.ports) && one.ports.back()->network == network &&
+        !one.ports.front()->is_infiniband())
       return "--subnet " + network + why;
     return multinode::join(one.ports, " ", [](const PortChoice* port) { return "--device " + port->device->name; }) +
            why;
@@ -190,6 +238,16 @@ void warn(const System& system, Choice& choice) {
                                 ": has no subnet manager configured it?");
     if (!port.usable) continue;
     ++usable;
+    for (std::size_t i = 0; i < port.gids.size() && port.chosen >= 0; ++i)
+      if (const Gid& gid = port.port->gids[i]; port.gids[i].reason.starts_with("VLAN") && !choice.wanted.subnet)
+        choice.warnings.push_back(port.name() + ": " + port.gid()->text() + " of " + port.gid()->net_device +
+                                  " is taken, and not " + gid.text() + " of " + port.gids[i].reason +
+                                  "; --subnet says which network the other nodes are in");
+    if (const auto& pkeys = port.port->pkeys; pkeys.size() > 1 && !choice.wanted.site.pkey)
+      choice.warnings.push_back(
+          port.name() + ": P_Keys " + multinode::join(pkeys | std::views::values) + "; NCCL takes the first" +
+          (pkeys.begin()->second < "0x8000" ? ", a limited member, which reaches full members only" : "") +
+          "; a line pkey in a site file chooses another");
     if (!port.network.empty())
       networks[port.network] += (networks[port.network].empty() ? "" : ", ") + port.device->name;
     if (port.port->gbit_per_second > 0 && port.port->gbit_per_second < fastest)
@@ -216,6 +274,39 @@ Choice choose_once(const System& system, const Wanted& wanted) {
 }
 
 }  // namespace
+
+std::string Site::objection(const std::string& device, const std::array<std::uint8_t, 16>& address) const {
+  bool is_used = false, names_use = false;
+  for (const Rule& rule : rules) {
+    names_use |= rule.is_use;
+    if (rule.network ? !rule.network->contains(address) : fnmatch(rule.name.c_str(), device.c_str(), 0) != 0) continue;
+    if (!rule.is_use) return "left out by " + file.string() + ":" + std::to_string(rule.line);
+    is_used = true;
+  }
+  return is_used || !names_use ? "" : "not among those to use in " + file.string();
+}
+
+bool Site::wants(const std::array<std::uint8_t, 16>& address) const {
+  return std::ranges::any_of(
+      rules, [&](const Rule& rule) { return rule.is_use && rule.network && rule.network->contains(address); });
+}
+
+std::string Site::text() const {
+  if (rules.empty()) return "no rules, or --subnet or --device in place of them";
+  return multinode::join(rules, ", ", [](const Rule& rule) { return (rule.is_use ? "use " : "leave ") + rule.name; });
+}
+
+int PortChoice::pkey_index(unsigned pkey) const {
+  const auto number = [](const std::string& text) { return std::strtoul(text.c_str(), nullptr, 16) & 0x7fff; };
+  for (const auto& [index, text] : port->pkeys)
+    if (number(text) == (pkey & 0x7fff)) return index;
+  return -1;
+}
+
+const Gid* PortChoice::gid() const {
+  const auto found = is_infiniband() ? port->gids.begin() : std::ranges::find(port->gids, chosen, &Gid::index);
+  return found == port->gids.end() ? nullptr : &*found;
+}
 
 int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b) {
   for (std::size_t i = 0; i < 16; ++i)
@@ -270,6 +361,10 @@ std::string Choice::why_no_rdma(const System& system) const {
     return efa->name +
            " is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl, and "
            "NCCL_DEBUG=INFO then prints NET/OFI";
+  if (const auto hsn = std::ranges::find_if(system.net_devices, &NetDevice::is_slingshot);
+      hsn != system.net_devices.end() && system.devices.empty())
+    return hsn->name + " is of Slingshot: NCCL uses its RDMA only with the plug-in aws-ofi-nccl. Variables for " +
+           "sockets are set, and no others";
   std::string why =
       system.devices.empty() && !system.is_incomplete ? "no RDMA device here" : "no usable RDMA port here";
   for (const PortChoice& port : ports) why += "; " + port.name() + ": " + port.reason;
@@ -284,23 +379,32 @@ Choice choose(const System& system, const Wanted& wanted) {
                        (system.devices.empty() ? "no device" : multinode::join(system.devices, ", ", &Device::name)));
   // What is left where no port has anything better.
   const struct {
-    bool ipv6, vlan, link_local;
+    bool ipv6, vlan, link_local, roce_v1;
     const char* warning;
-  } attempts[] = {
-      {false, false, false, ""},
-      {false, true, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
-      {true, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
-      {true, true, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
-      {false, false, true, "link-local addresses (169.254) are used, as there are no others: no router forwards them"}};
+  } attempts[] = {{false, false, false, false, ""},
+                  {false, true, false, false, "the addresses of a VLAN are used, as there is no other IPv4 address"},
+                  {true, false, false, false, "no IPv4 GID is usable: IPv6 GIDs are used"},
+                  {true, true, false, false, "IPv6 addresses of a VLAN are used, as there is no other address"},
+                  {false, false, true, false,
+                   "link-local addresses (169.254) are used, as there are no others: no router forwards them"},
+                  {false, false, false, true, "RoCE v1 is used, as no port has v2: no router forwards it"}};
   Choice choice;
   for (const bool software : {!wanted.devices.empty(), true})
-    for (const auto& [ipv6, vlan, link_local, warning] : attempts) {
+    for (const auto& [ipv6, vlan, link_local, roce_v1, warning] : attempts) {
       if (choice.has_rdma() || (wanted.subnet && wanted.subnet->is_ipv4() == ipv6)) continue;
-      Choice other = choose_once(system, {wanted.subnet, wanted.devices, ipv6, vlan, link_local, software});
+      Wanted attempt = wanted;
+      if (wanted.subnet || !wanted.devices.empty()) attempt.site.rules.clear();
+      attempt.ipv6 = ipv6, attempt.vlan = vlan, attempt.link_local = link_local, attempt.roce_v1 = roce_v1,
+      attempt.software = software;
+      Choice other = choose_once(system, attempt);
       const bool has_rdma = other.has_rdma();
-      if (has_rdma && *warning && (vlan || link_local || !wanted.subnet)) other.warnings.emplace_back(warning);
+      if (has_rdma && *warning && (vlan || link_local || roce_v1 || !wanted.subnet))
+        other.warnings.emplace_back(warning);
       if (has_rdma || (software && choice.ports.empty())) choice = std::move(other);
     }
+  const auto& rules = choice.wanted.site.rules;
+  if (wanted.devices.empty() && !wanted.subnet && std::ranges::none_of(rules, &Site::Rule::is_use))
+    keep_efa(system, choice);
   if (wanted.devices.empty()) keep_one_link_layer(choice);
   warn(system, choice);
   return choice;

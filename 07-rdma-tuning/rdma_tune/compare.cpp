@@ -34,8 +34,10 @@ namespace {
 // What is compared, and its field of a port in the JSON of `rdma_tune`.
 constexpr struct {
   const char *what, *field;
-} compared[] = {{"ports in use", ""},   {"link layer", "link_layer"}, {"speed", "rate"}, {"MTU", "mtu"},
-                {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
+} compared[] = {
+    {"ports in use", ""}, {"site file", ""},      {"link layer", "link_layer"},
+    {"speed", "rate"},    {"MTU", "mtu"},         {"subnet prefix", "subnet_prefix"},
+    {"P_Keys", "pkeys"},  {"network", "network"}, {"GID index", "gid_index"}};  // only for the last line of the report
 
 constexpr std::size_t longest_line = 256 << 10, most_nodes = 10'000;
 
@@ -55,12 +57,16 @@ Node node_of(const std::string& line, const std::string& from) {
     if (!port.at("usable").get<bool>()) continue;
     ports.push_back(port);
     if (port.value("network", "").empty()) continue;
-    node.networks.push_back(Subnet::parse(port["network"]));
+    Subnet network = Subnet::parse(port["network"]);
+    if (port.value("assumed", false) && !network.is_ipv4()) network.bits = 127;  // IPv6 fabrics are routed as a rule
+    node.networks.push_back(network);
     for (const json& route : port.value("routes", json::array())) node.networks.push_back(Subnet::parse(route));
-    node.addresses.push_back(Subnet::parse(port.value("gid", "")));
+    node.addresses.push_back({Subnet::parse(port.value("gid", "")).address, network.bits});
   }
   node.values.emplace_back(std::to_string(ports.size()));
-  for (const auto& [what, field] : std::span(compared).subspan(1)) {
+  node.values.emplace_back();
+  if (object.contains("site")) node.values.back() = multinode::one_line(object["site"].get<std::string>());
+  for (const auto& [what, field] : std::span(compared).subspan(2)) {
     std::set<std::string> values;
     for (const json& port : ports)
       if (const json value = port.value(field, json()); !value.is_null() && value != "" && value != -1)
@@ -71,10 +77,14 @@ Node node_of(const std::string& line, const std::string& from) {
   return node;
 }
 
-// Whether each address of b's ports is in a network that a port of a reaches.
+// Whether each address of b's ports is in a network that a port of a reaches. Links of two addresses, /31 and /127, are
+// of a routed fabric, whose routes may be in tables of their own.
 bool reaches(const Node& a, const Node& b) {
   return std::ranges::all_of(b.addresses, [&](const Subnet& address) {
-    return std::ranges::any_of(a.networks, [&](const Subnet& network) { return network.contains(address.address); });
+    return std::ranges::any_of(a.networks, [&](const Subnet& network) {
+      return network.contains(address.address) ||
+             (network.bits == 127 && address.bits == 127 && network.is_ipv4() == address.is_ipv4());
+    });
   });
 }
 
@@ -91,6 +101,9 @@ int report(std::vector<Node> nodes, const std::string& json_file) {
     if (names.size() < nodes.size()) node.name = node.from;  // pods and recorded nodes may share a name
     object["nodes"].push_back(node.name);
   }
+  // Where one node has a site file, all need it.
+  if (std::ranges::any_of(nodes, [](const Node& node) { return node.values[1].has_value(); }))
+    for (Node& node : nodes) node.values[1] = node.values[1].value_or("none");
   multinode::Table table({"what differs", "value", "nodes", ""});
   std::map<std::string, std::vector<std::string>> odd;  // what is odd, by node
   bool undecided = false, indices_differ = false, networks_differ = false;
@@ -141,6 +154,7 @@ int report(std::vector<Node> nodes, const std::string& json_file) {
     std::cout << found << " of " << known << " things differ, " << nodes.size() << " nodes\n";
   } else {
     std::cout << nodes.size() << " nodes agree in everything that was compared (" << known << " things)\n";
+    if (nodes.front().values[1]) std::cout << "site file of all nodes: " + *nodes.front().values[1] + "\n";
   }
   if (indices_differ)
     std::cout << "GID indices differ, which is normal: start the processes with rdma_tune exec -- COMMAND\n";
@@ -157,6 +171,7 @@ int compare_ranks(int argc, const char* const* argv) {
   po::options_description known("rdma_tune compare, a process on each node: which node's RDMA is the odd one?");
   known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
   return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) -> int {
+    wanted.site = read_site(sysfs);
     const System system = read_system(sysfs);
     json object = rdma::to_json(system, choose(system, wanted));
     object.erase("root");

@@ -21,6 +21,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
 
 namespace rdma {
@@ -159,7 +160,7 @@ class Diagnoses {
       if (fd && ::fstat(fd.get(), &facts) < 0) facts.st_mode = 0666;
       const std::string mode = fmt::format("mode {:04o}", facts.st_mode & 07777);
       if (error == ENOENT)
-        return add({Severity::bad, what, "not there", "a device node",
+        return add({device.missing_node.empty() ? Severity::bad : Severity::note, what, "not there", "a device node",
                     "container: --device=/dev/infiniband/" + name +
                         " (Kubernetes: an RDMA device plugin); host: modprobe ib_uverbs"});
       if (error)  // EPERM is not the file's mode
@@ -180,6 +181,12 @@ class Diagnoses {
     for (const Device& device : system_.devices)
       for (const Port& port : device.ports) {
         if (!port.is_active() || port.link_layer != LinkLayer::ethernet) continue;
+        if (device.is_iwarp()) {
+          add({Severity::bad, name_of(device, port) + " protocol", "iWARP, which NCCL cannot use", "RoCE",
+               "modprobe irdma roce_ena=1 (Intel's driver), or: devlink dev param set pci/" + device.pci +
+                   " name enable_roce value true cmode driverinit; devlink dev reload pci/" + device.pci});
+          continue;
+        }
         const bool is_here = std::any_of(port.gids.begin(), port.gids.end(), [&](const Gid& gid) {
           return !gid.net_device.empty() && system_.find_net_device(gid.net_device) != nullptr;
         });
@@ -203,6 +210,12 @@ class Diagnoses {
 
   void gpu_direct() {
     const std::string what = "GPUDirect RDMA";
+    if (!system_.has_gpu && !system_.gpus.empty()) {
+      const bool is_peer = is_there(places_.sysfs / "kernel/mm/memory_peers/amdkfd");
+      return add({is_peer ? Severity::fine : Severity::unknown, what,
+                  is_peer ? "amdkfd is a memory peer" : "GPUs not of NVIDIA, without a memory peer: dma-buf decides",
+                  "dma-buf", "zgrep -E 'DMABUF_MOVE_NOTIFY|PCI_P2PDMA' /proc/config.gz"});
+    }
     if (!system_.has_gpu) return add({Severity::fine, what, "no GPU here: nothing to look at"});
     if (is_gb10()) return add({Severity::fine, what, "a GB10 (DGX Spark) has none: GPU and CPU share their memory"});
     for (const char* module : {"nvidia_peermem", "nv_peer_mem"})
@@ -254,6 +267,7 @@ class Diagnoses {
 
   void counters(const Device& device, const Port& port) {
     const bool ethernet = port.link_layer == LinkLayer::ethernet;
+    const bool is_nvidia = device.vendor.empty() || device.vendor == "0x15b3";
     const fs::path folder = folder_of(device, port);
     const auto judge = [&](const std::string& what, const std::vector<multinode::TroubleCount>& counts,
                            Severity severity, const std::string& fix) {
@@ -269,8 +283,10 @@ class Diagnoses {
         add({Severity::fine, name, "none"});
     };
     judge("losses", trouble_counts(folder, {Trouble::loss}), Severity::warning,
-          ethernet ? "PFC or ECN on the path: mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0, and the same on the switches"
-                   : "ibqueryerrors: a cable or a switch");
+          !ethernet ? "ibqueryerrors: a cable or a switch"
+          : is_nvidia
+              ? "PFC or ECN on the path: mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0, and the same on the switches"
+              : "PFC or ECN on the path: dcb pfc set dev INTERFACE prio-pfc 3:on, and the same on the switches");
     judge("congestion", trouble_counts(folder, {Trouble::congestion}), Severity::note,
           "ECN marks packets, or the port waits for its turn to send");
     std::vector<multinode::TroubleCount> errors = trouble_counts(folder, {Trouble::link, Trouble::error});
@@ -279,7 +295,8 @@ class Diagnoses {
         if (const auto count = read_number<std::uint64_t>(places_.sysfs / "class/net" / name / "statistics" / file))
           errors.push_back({name + " " + file, *count});
     judge("errors", errors, Severity::warning,
-          "a cable: mlxlink -d " + device.name + " -c, " + (ethernet ? "ethtool -m" : "ibqueryerrors"));
+          "a cable: " + (is_nvidia ? "mlxlink -d " + device.name + " -c, " : "") +
+              (ethernet ? "ethtool -m" : "ibqueryerrors"));
   }
 
   const System& system_;
@@ -297,7 +314,19 @@ int run_check(int argc, const char* const* argv) {
   known.add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
 
-  const System system = read_system(sysfs);
+  System system = read_system(sysfs);
+  const Site site = read_site(sysfs);
+  if (!site.file.empty()) {
+    std::cout << site.line() << '\n';
+    std::set<std::string> left_out;
+    for (const PortChoice& port : choose(system, {.site = site}).ports)
+      if (port.by_site) left_out.insert(port.name());
+    for (Device& device : system.devices)
+      std::erase_if(device.ports, [&](const Port& port) {
+        return left_out.contains(device.name + " port " + std::to_string(port.number));
+      });
+    std::erase_if(system.devices, [](const Device& device) { return device.ports.empty(); });
+  }
   fs::path machine = machine_of(fs::absolute(sysfs));
   if (machine.empty()) machine = "/";
   const Places places{sysfs, machine / "dev", machine / "proc", nccl_environment(sysfs)};

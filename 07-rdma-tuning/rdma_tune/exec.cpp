@@ -56,6 +56,7 @@ int run_exec(int argc, const char* const* argv) {
   if (dashes == end || dashes + 1 == end)
     throw multinode::UsageError("exec needs a command, after --: rdma_tune exec -- ./train");
 
+  wanted.site = read_site(sysfs);
   const System system = read_system(sysfs);
   const Choice choice = choose(system, wanted);
   const bool no_rdma = !choice.has_rdma() && !sockets;
@@ -89,8 +90,9 @@ int run_exec(int argc, const char* const* argv) {
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
   }
   if (speaks_for_node()) {
+    if (const Site& site = choice.wanted.site; !site.file.empty()) std::cerr << node + site.line() + "\n";
     for (const std::string& warning : choice.warnings)
-      if (!no_rdma && !sockets) std::cerr << node + "warning: " + warning + "\n";
+      if (!sockets && (!no_rdma || warning.starts_with("left out"))) std::cerr << node + "warning: " + warning + "\n";
     if (no_rdma) std::cerr << node + choice.why_no_rdma(system) + "\n";
     std::cerr << remarks;
   }
@@ -99,8 +101,11 @@ int run_exec(int argc, const char* const* argv) {
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
-  if (!require.empty() && (no_rdma || sockets || nccl_ports(system, version, variables).empty())) {
-    std::cerr << node + "--require rdma: NCCL " + version.text() + " would use sockets: the command is not started\n";
+  const bool uses_sockets = sockets || nccl_ports(system, version, variables).empty();
+  if (!require.empty() && (no_rdma || uses_sockets)) {
+    std::cerr << node + "--require rdma: " +
+                     (uses_sockets ? "NCCL " + version.text() + " would use sockets" : "no port is usable") +
+                     ": the command is not started\n";
     return multinode::exit_wrong;
   }
 

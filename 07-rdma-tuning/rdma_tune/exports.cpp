@@ -3,6 +3,8 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -19,15 +21,14 @@ const NetDevice* socket_interface(const System& system, const Choice& choice) {
   bool several = false;
   for (const PortChoice& port : choice.ports) {
     if (!port.usable || port.chosen < 0) continue;
-    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
-    const NetDevice* const net = system.find_net_device(gid->net_device);
+    const NetDevice* const net = system.find_net_device(port.gid()->net_device);
     several |= of_gids && net != of_gids;
     of_gids = net;
   }
   if (of_gids && !several && of_gids->is_up) return of_gids;
   const auto rank = [&](const NetDevice& net) {
-    return std::tuple(net.has_default_route, !net.is_infiniband, !net.is_virtual || net.is_bond, !net.vlan,
-                      !net.addresses.empty());
+    return std::tuple(net.is_slingshot(), net.has_default_route, !net.is_infiniband, !net.is_virtual || net.is_bond,
+                      !net.vlan, !net.addresses.empty());
   };
   const NetDevice* best = nullptr;
   for (const NetDevice& net : system.net_devices)
@@ -63,7 +64,7 @@ const NetDevice* add_interface(const System& system, const Choice& choice, std::
 Subnet covering(const std::vector<const PortChoice*>& ports) {
   Subnet all = Subnet::parse(ports.front()->network);
   for (const PortChoice* port : ports) {
-    if (port->network.empty()) continue;  // InfiniBand
+    if (port->is_infiniband()) continue;
     const Subnet other = Subnet::parse(port->network);
     all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
   }
@@ -128,12 +129,20 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
     all.push_back({"NCCL_IB_GID_INDEX", index});
   } else if (roce) {
     all.push_back({"NCCL_IB_ADDR_FAMILY", choice.wanted.ipv6 ? "AF_INET6" : "AF_INET"});
-    all.push_back({"NCCL_IB_ROCE_VERSION_NUM", "2"});
+    all.push_back({"NCCL_IB_ROCE_VERSION_NUM", choice.wanted.roce_v1 ? "1" : "2"});
     all.push_back({"NCCL_IB_ADDR_RANGE", (subnet ? *subnet : covering(ports)).text()});
   }
   if (subnet) add_interface(system, choice, all);
   all.push_back({"UCX_NET_DEVICES", names});  // no TCP in this list: UCX fails instead of using TCP
   if (!index.empty()) all.push_back({"UCX_IB_GID_INDEX", index});
+  if (const auto& pkey = choice.wanted.site.pkey; pkey && !roce) {
+    const int at = ports.front()->pkey_index(*pkey);
+    const bool is_shared =
+        std::ranges::all_of(ports, [&](const PortChoice* port) { return port->pkey_index(*pkey) == at; });
+    all.push_back({"NCCL_IB_PKEY", std::to_string(at),
+                   is_shared ? "" : "another index on other ports, and NCCL takes one for all: see --device"});
+    all.push_back({"UCX_IB_PKEY", fmt::format("{:#x}", *pkey & 0x7fff)});
+  }
   if (soft) all.push_back({"UCX_UD_VERBS_ETH_DGID_CHECK", "n"});
   return all;
 }

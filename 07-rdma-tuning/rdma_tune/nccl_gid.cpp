@@ -199,9 +199,9 @@ std::vector<NcclPort> nccl_ports(const System& system, NcclVersion version, cons
   std::vector<NcclPort> ports;
   for (const Device& device : system.devices)
     for (const Port& port : device.ports)
-      if (ports.size() < NameList::most && port.is_active() && port.link_layer != LinkLayer::unknown &&
-          list.selects(device.name, port.number))
-        ports.push_back({&device, &port, takes(port, version, variables)});
+      if (ports.size() < NameList::most && device.missing_node.empty() && port.is_active() &&
+          port.link_layer != LinkLayer::unknown && list.selects(device.name, port.number))
+        ports.push_back({&device, &port, device.is_iwarp() ? fails : takes(port, version, variables)});
   return ports;
 }
 

@@ -3,6 +3,10 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -69,6 +73,54 @@ done)";
   if (!shell || !fgets(line, sizeof line, shell.get())) return {};
   const std::string text(line);
   return parse_nccl_version(text.substr(13, text.find('\n') - 13));
+}
+
+Site read_site(const std::filesystem::path& sysfs) {
+  const std::filesystem::path machine = machine_of(std::filesystem::absolute(sysfs));
+  const char* const named = std::getenv("RDMA_TUNE_SITE");
+  Site site{.file = named ? named : machine.empty() ? "" : machine / "etc/multinode/rdma.conf"};
+  if (site.file.empty() || (!named && !multinode::is_there(site.file))) return {};
+  multinode::ForeignFile file(site.file, 64 << 10, multinode::Links::followed);
+  std::istringstream text(file.text());
+  const multinode::Descriptor opened(file.release());
+  struct stat facts {};
+  multinode::check_errno(::fstat(opened.get(), &facts), "fstat");
+  const std::string folder = multinode::why_not_own(site.file.has_parent_path() ? site.file.parent_path() : ".");
+  if ((facts.st_uid != 0 && facts.st_uid != ::geteuid()) || (facts.st_mode & (S_IWGRP | S_IWOTH)) || !folder.empty())
+    throw UsageError(site.file.string() + ": another user can write to it, so it is not trusted: make it root's or " +
+                     "yours, and chmod go-w it and its folder");
+  int number = 0;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(
+        site.file.string() + ":" + std::to_string(number) + ": " + why +
+        "; a line is 'use' or 'leave', then networks (10.1.0.0/16) or devices (mlx5_bond_*); or 'pkey', then 0x8012");
+  };
+  for (std::string line; ++number, std::getline(text, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string kind, name;
+    if (!(words >> kind)) continue;
+    if (kind == "pkey") {
+      const std::string given = words >> name ? name : "";
+      char* end = nullptr;
+      site.pkey = static_cast<unsigned>(std::strtoul(given.c_str(), &end, 16));
+      if (!given.starts_with("0x") || *end || !(*site.pkey & 0x7fff) || *site.pkey > 0xffff || words >> name)
+        refuse("'" + multinode::printable(given) + "' is not a P_Key such as 0x8012");
+      continue;
+    }
+    if (kind != "use" && kind != "leave") refuse("'" + multinode::printable(kind) + "' is neither use nor leave");
+    if (!(words >> name)) refuse(kind + " names nothing");
+    do {
+      const std::string shown = multinode::printable(name);
+      std::optional<Subnet> network;
+      if (name.find_first_of("/:") != name.npos || std::ranges::count(name, '.') == 3) try {
+          network = Subnet::parse(name.find('/') == name.npos ? name + "/" : name);
+        } catch (const UsageError&) {
+          refuse("'" + shown + "' is not a network with its mask");
+        }
+      site.rules.push_back({kind == "use", shown, network, number});
+    } while (words >> name);
+  }
+  return site;
 }
 
 multinode::Environment nccl_environment(const std::filesystem::path& sysfs) {

@@ -25,6 +25,10 @@ NcclVersion parse_nccl_version(const std::string& text);
 // LD_LIBRARY_PATH and the system. Nothing: none is found.
 std::optional<NcclVersion> nccl_of(const std::string& program);
 
+// The file that RDMA_TUNE_SITE names, else etc/multinode/rdma.conf of the machine that `sysfs` belongs to, if it is
+// there. Throws UsageError, which names the file and its line, also if another user can write to it.
+Site read_site(const std::filesystem::path& sysfs);
+
 // This process's environment, and the variables that NCCL reads from its configuration files. The files are those of
 // the machine that `sysfs` belongs to: /etc/nccl.conf beside /sys. Of this machine also ~/.nccl.conf or NCCL_CONF_FILE.
 multinode::Environment nccl_environment(const std::filesystem::path& sysfs);

@@ -206,6 +206,16 @@ class Reader {
     device.place = place_of(exists(folder / "device") ? folder / "device" : folder);
     device.pci = pci_of(device.place);
     device.numa_node = number(folder / "device/numa_node", -1);
+    device.vendor = word(folder / "device/vendor");
+    for (const std::string& verbs : names("class/infiniband_verbs")) {
+      const fs::path nodes = machine_of(system_.root) / "dev/infiniband";
+      const bool has_others = system_.root == "/sys" || std::ranges::any_of(multinode::names_in(nodes), [](auto& node) {
+                                return node.starts_with("uverbs");
+                              });
+      if (has_others && !multinode::is_there(nodes / verbs) &&
+          word(fs::path("class/infiniband_verbs") / verbs / "ibdev") == name)
+        device.missing_node = (nodes / verbs).string();
+    }
     device.is_virtual_function = exists(folder / "device/physfn");
     for (const std::string& net : names(folder / "device/net")) add_net(device, net);
     if (const std::string parent = word(folder / "parent"); is_name(parent)) add_net(device, parent);  // soft RoCE
@@ -236,6 +246,10 @@ class Reader {
     const std::size_t unit = port.rate.find(" Gb/sec");
     const auto rate = multinode::number_of<double>(std::string_view(port.rate).substr(0, unit));
     if (unit != port.rate.npos && rate && *rate >= 0 && *rate < 1e6) port.gbit_per_second = *rate;
+    if (int at = 0; port.link_layer == LinkLayer::infiniband)
+      for (const std::string& index : names(folder / "pkeys"))
+        if (const std::string pkey = word(folder / "pkeys" / index); pkey != "0x0000" && parse_number(index, at))
+          port.pkeys[at] = pkey;
     gids(folder, port);
     for (const Gid& gid : port.gids)
       if (!gid.net_device.empty()) add_net(device, gid.net_device);
@@ -284,7 +298,7 @@ class Reader {
     return machine.empty() ? machine : machine / "proc";
   }
 
-  // Of IPv4. The default route is that with the lowest metric.
+  // The default route is that of IPv4 with the lowest metric.
   void routes() {
     if (proc().empty()) return;
     std::istringstream lines(multinode::read_text(proc() / "net/route").value_or(""));
@@ -305,6 +319,15 @@ class Reader {
       if (!to && !mask && (!by_default || metric < lowest)) by_default = &*net, lowest = metric;
     }
     if (by_default) by_default->has_default_route = true;
+    std::istringstream six(multinode::read_text(proc() / "net/ipv6_route").value_or(""));
+    std::string to, bits, other, name;
+    while (six >> to >> bits >> other >> other >> other >> other >> other >> other >> other >> name) {
+      const auto net = std::ranges::find(system_.net_devices, name, &NetDevice::name);
+      int prefix = 0;
+      if (net == system_.net_devices.end() || to.size() != 32 || !parse_number(bits, prefix, 16)) continue;
+      for (std::size_t at = 28; at > 0; at -= 4) to.insert(at, ":");
+      net->routes.push_back(to + "/" + std::to_string(prefix));
+    }
   }
 
   std::optional<int> vlan(const std::string& name, const fs::path& folder) {
@@ -368,6 +391,7 @@ System read_system(const fs::path& root) {
   reader.devices();
   reader.net_devices();
   reader.gpus();
+  system.has_nvlink_between_nodes = !multinode::names_in(machine_of(root) / "dev/nvidia-caps-imex-channels").empty();
   if (fs::canonical(root, error) == "/sys") {
     const auto addresses = multinode::addresses_by_interface();
     for (NetDevice& net : system.net_devices)

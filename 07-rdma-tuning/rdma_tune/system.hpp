@@ -38,7 +38,8 @@ struct Port {
   double gbit_per_second = 0;
   std::string rate;  // as in sysfs: "100 Gb/sec (4X EDR)"
   std::vector<Gid> gids;
-  int slots = 0;  // of the GID table
+  int slots = 0;                          // of the GID table
+  std::map<int, std::string> pkeys = {};  // of InfiniBand, by index: "0xffff"
   bool is_active() const { return state == "ACTIVE"; }
 };
 
@@ -51,6 +52,9 @@ struct Device {
   bool is_virtual_function = false;
   std::vector<std::string> net_devices;
   std::vector<Port> ports;
+  std::string missing_node = {};  // "/dev/infiniband/uverbs0" that is not here, as in a pod with other devices
+  std::string vendor = {};        // "0x15b3"
+  bool is_iwarp() const { return node_type == "RNIC"; }
   // Amazon's Elastic Fabric Adapter: no InfiniBand and no RoCE. NCCL uses it by the plug-in aws-ofi-nccl.
   bool is_efa() const { return node_type == "unspecified" || name.starts_with("efa_"); }
 };
@@ -62,12 +66,13 @@ struct NetDevice {
   bool is_infiniband = false;  // IPoIB
   bool has_master = false;     // part of a bond or a bridge
   bool is_bond = false;
+  bool is_slingshot() const { return name.starts_with("hsn"); }  // HPE's, without RDMA devices in sysfs
   bool has_default_route = false;
   int mtu = 0;
   std::optional<int> vlan = {};             // its number; 0: unknown
   bool is_virtual = false;                  // no hardware below it: lo, a bridge, a veth
   std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
-  std::vector<std::string> routes = {};     // IPv4 networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
+  std::vector<std::string> routes = {};     // networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
 };
 
 struct System {
@@ -77,7 +82,8 @@ struct System {
   bool has_gpu = false;                          // of NVIDIA
   std::vector<std::filesystem::path> gpus = {};  // the places of all, also of AMD and Intel
   std::vector<std::string> problems;             // one line per file that could not be understood: "PATH: why"
-  bool is_incomplete = false;                    // a folder below class/infiniband cannot be read
+  bool has_nvlink_between_nodes = false;  // IMEX channels, as in a GB200 NVL72: no counter of a card shows that traffic
+  bool is_incomplete = false;             // a folder below class/infiniband cannot be read
 
   bool may_have_rdma() const;  // a port is ACTIVE, or sysfs does not show whether one is
   const NetDevice* find_net_device(const std::string& name) const;  // null: no such net device
@@ -86,6 +92,9 @@ struct System {
 // Reports bad files in `problems`. Throws multinode::UsageError if `root` is not a folder. A machine without RDMA has
 // no devices.
 System read_system(const std::filesystem::path& root = "/sys");
+
+inline constexpr const char* nvlink_between_nodes =
+    "NVLink reaches other nodes too (IMEX channels; NCCL_MNNVL_ENABLE): no counter of a card shows what goes that way";
 
 // On one line, with ? for control characters.
 std::string shown_path(const std::filesystem::path& path);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <ranges>
 
 namespace rdma {
 
@@ -74,12 +75,15 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
                 port.gids[i].chosen ? "chosen" : port.gids[i].reason});
     }
   gids.print(out);
+  if (const Site& site = choice.wanted.site; !site.file.empty()) out << site.line() << '\n';
+  if (system.has_nvlink_between_nodes) out << "note: " << nvlink_between_nodes << '\n';
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
 }
 
 json to_json(const System& system, const Choice& choice) {
   json result{{"node", multinode::host_name()}, {"root", system.root.string()}, {"rdma", choice.has_rdma()},
               {"ports", json::array()},         {"warnings", choice.warnings},  {"problems", system.problems}};
+  if (const Site& site = choice.wanted.site; !site.file.empty()) result["site"] = site.text();
   for (const PortChoice& port : choice.ports) {
     const std::optional<int> mtu = rdma_mtu(system, *port.device, *port.port);
     json row{{"device", port.device->name},
@@ -92,9 +96,13 @@ json to_json(const System& system, const Choice& choice) {
              {"usable", port.usable},
              {"reason", port.reason},
              {"gid_index", port.chosen}};
-    if (const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index); gid != port.port->gids.end()) {
+    if (port.usable && port.is_infiniband()) {
+      row["subnet_prefix"] = port.network;
+      if (!port.port->pkeys.empty()) row["pkeys"] = multinode::join(port.port->pkeys | std::views::values, " ");
+    } else if (const Gid* const gid = port.gid(); gid && port.usable) {
       row.update({{"gid", gid->text()}, {"net_device", gid->net_device}, {"network", port.network}});
       const NetDevice* const net = system.find_net_device(gid->net_device);
+      row["assumed"] = !net || net->addresses.empty();
       row["routes"] = net ? net->routes : std::vector<std::string>{};
     }
     result["ports"].push_back(row);
@@ -114,6 +122,7 @@ int run_table(int argc, const char* const* argv) {
       "json", po::value(&json_file), "file to write a JSON object to, for rdma_tune compare");
   known.add(wanted_options(wanted)).add(sysfs_option(sysfs));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  wanted.site = read_site(sysfs);
   const System system = read_system(sysfs);
   const Choice choice = choose(system, wanted);
   multinode::JsonLines json_lines(json_file);

@@ -335,6 +335,7 @@ int run_verify(int argc, const char* const* argv) {
   const Counters after = read_counters(sysfs);
   const Assessment assessment = assess(idle, before, after);
   print(std::cerr, assessment, after.problems);
+  if (read_system(sysfs).has_nvlink_between_nodes) std::cerr << "note: " << nvlink_between_nodes << '\n';
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";

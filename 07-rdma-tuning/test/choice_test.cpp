@@ -1,5 +1,6 @@
 #include "rdma_tune/choice.hpp"
 #include "rdma_tune/exports.hpp"
+#include "rdma_tune/options.hpp"
 
 #include "tree.hpp"
 
@@ -196,6 +197,84 @@ TEST(Choice, TheHintIsByEvidence) {
   EXPECT_EQ(hint("two-indices", default_on_0 + rate_of_0("25")),
             "--subnet 10.1.1.0/24 (faster, without the default route)");
   EXPECT_SAYS(hint("two-indices", default_on_0 + rate_of_0("400")), "nothing here says which is right");
+}
+
+// Which ports jobs use cannot be seen where two fabrics are alike; the site file says it.
+TEST(Choice, TheSiteFileSaysWhatToUse) {
+  const std::string port = "/sys/class/infiniband/mlx5_1/ports/1",
+                    ib0 = "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1",
+                    storage = "G " + port + " 0 fec0:0:0:2:b83f:d203:12:3451 ib !\n",
+                    both = "warning: 2 networks fit, and all are taken: fe80::/64 (mlx5_0), fec0:0:0:2::/64 (mlx5_1)";
+  const auto site = [](const std::string& text) {
+    const Tree tree("F 444 /etc/multinode/rdma.conf = " + text + "\n");
+    return Wanted{.site = rdma::read_site(tree.sys())};
+  };
+  EXPECT_SAYS(Chosen("infiniband", {}, storage).text(), both);
+  EXPECT_EQ(Chosen("infiniband").text().find("warning"), std::string::npos);
+  const std::pair<std::string, std::string> rules[] = {
+      {"# files\\n\\nleave fec0:0:0:2::/64 # storage", "mlx5_1: left out by "},
+      {"leave mlx5_[1-9]", "rdma.conf:1\n"},
+      {"use fe80::/64", "mlx5_1: not among those to use in "},
+      {"use mlx5_0 mlx5_7", "mlx5_1: not among those to use in "},
+      {"use mlx5_*\\nleave mlx5_1", "rdma.conf:2\n"}};
+  for (const auto& [text, reason] : rules) {
+    const Chosen chosen("infiniband", site(text), storage);
+    EXPECT_EQ(chosen.exports(), ib0) << text;
+    EXPECT_SAYS(chosen.text(), reason);
+    EXPECT_EQ(chosen.text().find("warning"), std::string::npos) << text;
+  }
+  EXPECT_EQ(Chosen("vlan", site("use 10.200.0.0/16")).choice.warnings.size(), 0U);  // it asks for this VLAN
+  Wanted device = site("leave mlx5_1");  // what the user asks for comes first
+  device.devices = {"mlx5_1"};
+  EXPECT_SAYS(Chosen("infiniband", device, storage).text(), "mlx5_1: usable");
+  EXPECT_SAYS(Chosen("two-indices", site("leave 10.1.0.0/24")).text(), "mlx5_0: left out by ");
+  EXPECT_SAYS(Chosen("two-indices", site("leave 10.1.0.0/24")).text(), "mlx5_1: usable");
+}
+
+// Elastic Fabric Adapters beside GPUs carry the data: the InfiniBand ports of such nodes are for management.
+TEST(Choice, EfaBesideGpusIsNotLeftForAnotherPort) {
+  const std::string efa =
+                        "card pci0000:6a/0000:6a:00.0/0000:6b:00.0 0 rdmap107s0 Unspecified ef0 1 400 Gb/sec\n"
+                        "F 444 /sys/class/infiniband/rdmap107s0/node_type = 7: unspecified\\n\n",
+                    gpu = "gpu pci0000:6a/0000:6a:00.0/0000:6c:00.0 0\n";
+  const Chosen beside("infiniband", {}, efa + gpu);
+  EXPECT_EQ(beside.exports(), "");
+  EXPECT_SAYS(beside.text(), "warning: left out: mlx5_0 port 1, mlx5_1 port 1, because Elastic Fabric Adapters (EFA)");
+  EXPECT_SAYS(beside.choice.why_no_rdma(beside.system), "NCCL uses it only with the plug-in aws-ofi-nccl");
+  EXPECT_SAYS(Chosen("infiniband", {}, efa).exports(), "NCCL_IB_HCA==mlx5_0:1");  // no GPU
+  EXPECT_SAYS(Chosen("infiniband", {.devices = {"mlx5_0"}}, efa + gpu).exports(), "NCCL_IB_HCA==mlx5_0:1");
+}
+
+// Each with what exec sets and what NCCL takes by itself.
+TEST(Choice, OfOtherFabrics) {
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1", verbs = "F 444 /sys/class/infiniband_verbs/uverbs",
+                    pod = verbs + "0/ibdev = mlx5_0\\n\n" + verbs + "1/ibdev = mlx5_1\\n\nF 666 /dev/infiniband/uverbs",
+                    v1 = "Z " + port + " 16\nG " + port + " 2 10.1.0.5 v1 enp61s0",
+                    iwarp = "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n",
+                    vlan = "addresses mlx5_0 rail0 6 10.1.0.5",
+                    pkeys = "F 444 " + port + "/pkeys/0 = 0x7fff\\n\nF 444 " + port + "/pkeys/1 = 0x8012\\n",
+                    hsn = "L /sys/class/net/hsn0 -> eth0";
+  const auto expect = [](const std::string& tree, const std::string& more, const std::string& line,
+                         const std::string& exports, const std::string& nccl, const Wanted& wanted = {}) {
+    const Chosen chosen(tree, wanted, more);
+    EXPECT_SAYS(chosen.text(), line);
+    EXPECT_EQ(chosen.exports(), exports);
+    std::string takes;
+    for (const rdma::NcclPort& one : nccl_ports(chosen.system, {2, 28}, {}))
+      takes += one.device->name + " " + one.takes + " ";
+    EXPECT_EQ(takes, nccl) << line;
+  };
+  expect("infiniband", pod + "1 = x", "mlx5_0: no /", "NCCL_IB_HCA==mlx5_1:1 UCX_NET_DEVICES=mlx5_1:1", "mlx5_1 used ");
+  expect("mlx5-pairs", v1, "warning: RoCE v1 is used, as no port has v2", one_index(2, "mlx5_0:1"), "mlx5_0 2 ");
+  expect("mlx5-pairs", iwarp, "node type RNIC\n", "", "mlx5_0 fails ");
+  expect("vlan", vlan, "warning: mlx5_0 port 1: 10.1.0.5 of rail0 is taken, and not 10.200.0.5 of VLAN 200; --subnet",
+         one_index(7, "mlx5_0:1"), "mlx5_0 5 ");
+  expect("infiniband", pkeys, "P_Keys 0x7fff, 0x8012; NCCL takes the first, a limited member",
+         "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", "mlx5_0 used mlx5_1 used ");
+  expect("infiniband", pkeys, "mlx5_1: P_Key 0x8012 of the site file is not in its table\n",
+         "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 NCCL_IB_PKEY=1 UCX_IB_PKEY=0x12", "mlx5_0 used mlx5_1 used ",
+         {.site = {.pkey = 0x8012}});
+  expect("no-device", hsn, "", "NCCL_SOCKET_IFNAME==hsn0 UCX_NET_DEVICES=hsn0", "");
 }
 
 TEST(Choice, SoftwareIsLeftOutBesideACard) {

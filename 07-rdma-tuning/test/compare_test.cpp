@@ -96,8 +96,21 @@ TEST_F(Compare, NetworksThatCannotMeet) {
   json two = on("n1", "192.168.100.2");  // of two ports one reaches the other node
   two["ports"].push_back(on("", "192.168.200.2")["ports"][0]);
   EXPECT_SAYS(compare({on("n0", "192.168.100.1"), two}).out, "nodes in different networks");
+  // Cards with a /31 or /127 of their own are of a routed fabric.
+  const auto link = [&](const std::string& name, const std::string& address, const std::string& bits) {
+    json one = on(name, address);
+    one["ports"][0]["network"] = address + bits;
+    return one;
+  };
+  EXPECT_EQ(compare({link("n0", "172.16.0.0", "/31"), link("n1", "172.16.0.2", "/31")}).status, 0);
+  EXPECT_EQ(compare({link("n0", "fd00:1::", "/127"), link("n1", "fd00:2::", "/127")}).status, 0);
+  EXPECT_EQ(compare({link("n0", "fd00:1::", "/127"), link("n1", "172.16.0.2", "/31")}).status, 1);
+  EXPECT_EQ(compare({link("n0", "172.16.0.0", "/30"), link("n1", "172.16.0.4", "/30")}).status, 1);
   // Where a route of the RDMA interface leads to the other network, as in a routed fabric.
   EXPECT_EQ(compare({on("n0", "10.1.0.1", "10.0.0.0/8"), on("n1", "10.2.0.1", "10.0.0.0/8")}).status, 0);
+  const json six =
+      node("n1", "F 444 /proc/net/ipv6_route = fd00" + std::string(28, '0') + " 10 0 00 0 0 0 0 0 enp61s0");
+  EXPECT_EQ(six["ports"][0]["routes"], json{"fd00:0000:0000:0000:0000:0000:0000:0000/16"});
 }
 
 TEST_F(Compare, NodesWithoutRdma) {

@@ -105,6 +105,11 @@ TEST(Diagnosis, EachFault) {
     std::string lines;  // that make the fault
   } cases[] = {
       {"memlock", Severity::bad, "8388608 bytes", "ulimit -l unlimited", limits("8388608")},
+      {"protocol", Severity::bad, "iWARP", "roce_ena=1", "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n"},
+      {"losses", Severity::warning, "out_of_sequence 7", "dcb pfc set",
+       "F 444 /sys/class/infiniband/mlx5_0/device/vendor = 0x14e4\\n\n" + port + "hw_counters/out_of_sequence = 7\\n"},
+      {"GPUDirect", Severity::unknown, "GPUs not of NVIDIA", "PCI_P2PDMA",
+       gpu + "F 444 /sys/bus/pci/devices/0000:3c:00.0/vendor = 0x1002\\n"},
       {"memlock", Severity::warning, "4294967296 bytes", "", limits("4294967296")},
       {"memlock", Severity::bad, "8388608 bytes", "", limits("8388608") + capabilities + "000001ffffffbfff"},
       {"memlock", Severity::note, "CAP_IPC_LOCK", "", limits("8388608") + capabilities + "0000000000004000"},

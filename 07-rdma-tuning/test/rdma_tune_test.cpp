@@ -41,6 +41,51 @@ TEST(RdmaTune, Table) {
   EXPECT_EQ(tune(none).out, "no RDMA device in " + none.sys().string() + "/class/infiniband\n");
 }
 
+// Each command reads the site file and names it; a bad one, or one that another user can write, ends it.
+TEST(RdmaTune, TheSiteFile) {
+  const Tree tree("include infiniband\nF 444 /etc/multinode/rdma.conf = leave mlx5_1\\n\n");
+  const std::string file = tree / "etc/multinode/rdma.conf", names = "site file " + file + ": leave mlx5_1\n";
+  EXPECT_SAYS(tune(tree, {"--json", tree / "node.json"}).out, names);
+  const Result check = tune(tree, {"check"});
+  EXPECT_SAYS(check.out, names);
+  EXPECT_EQ(check.out.find("mlx5_1:"), std::string::npos) << check.out;
+  EXPECT_SAYS(run({PATH_rdma_tune, "exec", "--sysfs", tree.sys().string(), "--", "true"}).err, names);
+  const Tree without("include infiniband\nX /sys/class/infiniband/mlx5_1");
+  ASSERT_EQ(tune(without, {"--json", without / "node.json"}).status, 0);
+  const std::string both[] = {tree / "node.json", without / "node.json"};
+  EXPECT_SAYS(run({PATH_rdma_tune, "compare", both[0], both[0]}).out, "site file of all nodes: leave mlx5_1\n");
+  const Result differ = run({PATH_rdma_tune, "compare", both[0], both[1]});
+  EXPECT_SAYS(differ.out, "site file     leave mlx5_1");
+  EXPECT_SAYS(differ.out, "1 of ");
+
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    const std::string other = tree / "other.conf";
+    tree.write("other.conf", text);
+    const Result result = tune(tree, {}, {{"RDMA_TUNE_SITE", other}});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_SAYS(result.err, other + why);
+    EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
+  };
+  refused("use mlx5_0\nlaeve mlx5_1\n", ":2: 'laeve' is neither use nor leave; a line is ");
+  refused("pkey 8012\n", ":1: '8012' is not a P_Key such as 0x8012; ");
+  refused("use\n", ":1: use names nothing; ");
+  refused("use 10.1.0.0\n", ":1: '10.1.0.0' is not a network with its mask; ");
+  refused("leave fe80::/129\n", ":1: 'fe80::/129' is not");
+  std::filesystem::permissions(tree / "other.conf", std::filesystem::perms(0664));
+  EXPECT_SAYS(tune(tree, {}, {{"RDMA_TUNE_SITE", tree / "other.conf"}}).err, "another user can write to it");
+  EXPECT_SAYS(tune(tree, {}, {{"RDMA_TUNE_SITE", tree / "none"}}).err, "none: No such file or directory\n");
+}
+
+// NVLink between nodes is a path that no card counts.
+TEST(RdmaTune, NamesNvlinkBetweenNodes) {
+  const Tree tray("include infiniband\nF 444 /dev/nvidia-caps-imex-channels/channel0 = x");
+  EXPECT_SAYS(tune(tray).out, "note: NVLink reaches other nodes too");
+  const Result verify =
+      run({PATH_rdma_tune, "verify", "--baseline", "0", "--sysfs", tray.sys().string(), "--", "true"});
+  EXPECT_SAYS(verify.err, "note: NVLink reaches other nodes too");
+  EXPECT_EQ(tune(Tree::load("infiniband")).out.find("NVLink"), std::string::npos);
+}
+
 TEST(RdmaTune, UnreadableFilesAreNamedAndTheRestIsThere) {
   const Result result = tune(Tree::load("unreadable"));
   EXPECT_EQ(result.status, 0);
