@@ -8,21 +8,27 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 #include <multinode/process/process_tree.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <fstream>
 #include <future>
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <ranges>
 #include <set>
 
 namespace who_waits {
@@ -31,18 +37,20 @@ namespace {
 
 constexpr std::size_t at_a_time = 4;  // processes of a node, which are stopped for a moment
 
-std::string link_of(const std::filesystem::path& link) {
-  std::error_code error;
-  return std::filesystem::read_symlink(link, error).string();
-}
-
-bool is_named(const std::filesystem::path& process, const std::string& name) {
-  const auto base = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
-  if (base(link_of(process / "exe")) == name) return true;
+bool is_named(const std::filesystem::path& process, const std::filesystem::path& name) {
+  const auto whole = [](const std::filesystem::path& path) {
+    std::error_code error;
+    return std::filesystem::weakly_canonical(path, error);
+  };
+  const auto is = [&](const std::filesystem::path& path) {
+    if (path.filename() != name.filename()) return false;
+    return !name.has_parent_path() || whole(link_of(process / "cwd") / path) == whole(name);
+  };
+  if (is(link_of(process / "exe"))) return true;
   std::ifstream words(process / "cmdline", std::ios::binary);  // separated by zeros
   std::string word;
   for (int i = 0; i < 3 && std::getline(words, word, '\0'); ++i)  // python3 -u train.py
-    if (base(word) == name) return true;
+    if (is(word)) return true;
   return false;
 }
 
@@ -53,56 +61,121 @@ bool does_the_work(const std::filesystem::path& process) {  // it has loaded a l
                              [&](const char* name) { return text.find(name) != std::string::npos; });
 }
 
+std::optional<multinode::Launch> launch_of(multinode::Environment environment) {
+  for (int i = 0; i < 2; ++i) {
+    try {
+      const multinode::Launch launch = multinode::read_launch(environment);
+      if (launch.launcher != "none") return launch;
+    } catch (const multinode::UsageError&) {  // it has contradictory variables
+    }
+    environment.try_emplace("LOCAL_RANK", "0");  // RANK and WORLD_SIZE are enough for torch
+  }
+  return std::nullopt;
+}
+
+pid_t parent_of(pid_t pid) { return multinode::process_state(pid).parent; }
+
+// The processes of this node that may be meant.
+std::vector<pid_t> processes_of(const std::string& what) {
+  const std::string own = link_of("/proc/self/exe");
+  const auto wanted = multinode::number_of<pid_t>(what);
+  const std::string job = what.starts_with("job:") ? what.substr(4) : "";
+  std::vector<pid_t> found;
+  for (const std::string& name : multinode::names_in("/proc")) {
+    const auto pid = multinode::parse_decimal<pid_t>(name);
+    const std::filesystem::path process = "/proc/" + name;
+    if (!pid || *pid == ::getpid() || link_of(process / "exe") == own) continue;
+    if (wanted) {
+      pid_t above = *pid;
+      while (above > 1 && above != *wanted) above = parent_of(above);
+      if (above != *wanted) continue;
+    } else if (job.empty()) {
+      if (!is_named(process, what)) continue;
+    } else {
+      const multinode::Environment environment = multinode::environment_of(*pid);
+      const auto is = [&](const char* id) { return environment.contains(id) && environment.at(id) == job; };
+      if (!is("SLURM_JOB_ID") && !is("PBS_JOBID")) continue;
+    }
+    found.push_back(*pid);
+  }
+  return found;
+}
+
+// "pid 12 of alice" of a process that may be meant, whose environment this user may not read; "": of none.
+std::string hidden_process(const std::string& what) {
+  for (const pid_t pid : processes_of(what)) {
+    const std::string process = fmt::format("/proc/{}", pid);
+    struct stat status {};
+    if (::access((process + "/environ").c_str(), R_OK) == 0 || ::stat(process.c_str(), &status) != 0) continue;
+    const passwd* const user = ::getpwuid(status.st_uid);
+    return fmt::format("pid {} of {} on {}", pid, user ? user->pw_name : fmt::format("user {}", status.st_uid),
+                       multinode::host_name());
+  }
+  return "";
+}
+
+// Where the ranks are that no node has found; "": there are none, or a single process was wanted.
+std::string missing(const std::vector<ProcessStacks>& all, const std::string& what) {
+  std::set<int> ranks;
+  std::map<std::string, int> ended;  // on each node, or more than there are if that is not known
+  int elsewhere = all[0].world_size;
+  for (int rank = 0; rank < all[0].world_size; ++rank) ranks.insert(rank);
+  for (const ProcessStacks& one : all) {
+    if (std::to_string(one.pid) == what) return "";
+    ranks.erase(one.rank);
+    if (ended.emplace(one.host, one.local_size ? one.local_size : INT_MAX).second) elsewhere -= one.local_size;
+    --ended[one.host];
+  }
+  if (ranks.empty()) return "";
+  const bool one = ranks.size() == 1,
+             some = std::ranges::any_of(ended, [](const auto&host) { return host.second > 0; });
+  std::string text = fmt::format("{} of {}", rank_text(ranks), all[0].world_size);
+  if (some || elsewhere <= 0) text += one ? " has ended" : " have ended";
+  if (some && elsewhere > 0) text += ", or";
+  if (elsewhere > 0)
+    text += fmt::format(" {} on a node that was not asked: mpirun -H node0,node1 -N 1 who_waits --attach {}",
+                        one ? "is" : "are", multinode::number_of<pid_t>(what) ? "NAME" : what);
+  return text;
+}
+
 }  // namespace
 
 std::vector<RankProcess> ranks_of(const std::string& what) {
-  const std::string own = link_of("/proc/self/exe");
-  const auto wanted_pid = multinode::number_of<int>(what);
-  const std::string job = what.starts_with("job:") ? what.substr(4) : "";
-  std::vector<std::pair<int, multinode::Launch>> found;
-  for (const std::string& name : multinode::names_in("/proc")) {
-    const auto pid = multinode::parse_decimal<int>(name);
-    const std::filesystem::path process = "/proc/" + name;
-    if (!pid) continue;
-    if (*pid == ::getpid() || link_of(process / "exe") == own) continue;
-    const multinode::Environment environment = multinode::environment_of(*pid);
-    const auto is_job = [&](const char* variable) {
-      const auto one = environment.find(variable);
-      return one != environment.end() && one->second == job;
-    };
-    if (!job.empty() && !is_job("SLURM_JOB_ID") && !is_job("PBS_JOBID")) continue;
-    if (job.empty() && !wanted_pid && !is_named(process, what)) continue;
-    try {
-      const multinode::Launch launch = multinode::read_launch(environment);
-      if (launch.launcher != "none") found.emplace_back(*pid, launch);
-    } catch (const multinode::UsageError&) {  // it has contradictory variables: no rank is known
-    }
-  }
-  const auto below = [&](int pid) {
-    while (pid > 1 && pid != *wanted_pid) pid = multinode::process_state(pid).parent;
-    return pid == *wanted_pid;
-  };
+  std::map<pid_t, RankProcess> found;
+  for (const pid_t pid : processes_of(what))
+    if (const auto launch = launch_of(multinode::environment_of(pid)))
+      found[pid] = {.rank = launch->rank.value,
+                    .pid = pid,
+                    .world_size = launch->world_size.value,
+                    .local_size = launch->local_size ? launch->local_size->value : 0,
+                    .works = does_the_work(fmt::format("/proc/{}", pid)),
+                    .run = fmt::format("{} {} {}", launch->launcher, multinode::attempt_name(*launch),
+                                       launch->master_port.value)};
+  std::set<pid_t> others;  // that are above a rank's process, as its launcher, or below, as the workers that it forks
+  for (const auto& [pid, one] : found)
+    for (pid_t above = parent_of(pid); above > 1; above = parent_of(above))
+      if (const auto outer = found.find(above); outer != found.end()) {
+        const bool same = outer->second.run == one.run && outer->second.rank == one.rank;
+        others.insert(same && outer->second.works ? pid : above);
+      }
+  for (const pid_t pid : others) found.erase(pid);
+  const bool by_name = !what.starts_with("job:") && !multinode::number_of<pid_t>(what);
   std::map<int, RankProcess> ranks;
-  std::map<std::string, std::vector<int>> runs;
-  for (const auto& [pid, launch] : found) {
-    if (wanted_pid && !below(pid)) continue;
-    const int rank = launch.rank.value;
-    const std::string run = launch.launcher + " " + multinode::attempt_name(launch);
-    const auto known = ranks.find(rank);
-    const bool better = known == ranks.end() || does_the_work(fmt::format("/proc/{}", pid)) ||
-                        !does_the_work(fmt::format("/proc/{}", known->second.pid));
-    if (job.empty() || does_the_work(fmt::format("/proc/{}", pid))) runs[run].push_back(pid);
-    if (better) ranks[rank] = {rank, pid, run};
+  std::map<std::string, std::vector<pid_t>> runs;
+  for (const auto& [pid, one] : found) {
+    RankProcess& known = ranks[one.rank];
+    const bool again =
+        by_name && known.pid && known.works && one.works;  // two runs, which their launcher does not name
+    if (!what.starts_with("job:") || one.works) runs[again ? one.run + "again" : one.run].push_back(pid);
+    if (one.works || !known.works) known = one;
   }
-  if (runs.size() > 1 && job.empty()) {
+  if (runs.size() > 1 && !what.starts_with("job:")) {
     std::vector<std::string> texts;
     for (const auto& [run, pids] : runs) texts.push_back(fmt::format("pid {}", fmt::join(pids, ", ")));
     throw multinode::UsageError(fmt::format("'{}' has {} runs here ({}): give --attach the pid of one's launcher", what,
                                             runs.size(), fmt::join(texts, "; ")));
   }
-  std::vector<RankProcess> out;
-  for (const auto& [rank, process] : ranks) out.push_back(process);
-  return out;
+  return {std::views::values(ranks).begin(), std::views::values(ranks).end()};
 }
 
 int attach(multinode::World& world, const std::string& what, const std::string& json) {
@@ -115,6 +188,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
     for (std::size_t j = 0; j < some.size(); ++j) {
       stacks.push_back(some[j].get());
       stacks.back().rank = own[i + j].rank;
+      stacks.back().world_size = own[i + j].world_size;
+      stacks.back().local_size = own[i + j].local_size;
     }
   }
   std::set<std::pair<int, int>> seen;  // test hosts of one machine see each other's processes
@@ -122,17 +197,24 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
   for (std::string& text : world.gather_on_rank_0("the stacks", packed(stacks)))
     for (ProcessStacks& one : unpacked<std::vector<ProcessStacks>>(std::move(text)))
       if (seen.emplace(one.rank, one.pid).second) all.push_back(std::move(one));
+  auto hidden = world.gather_on_rank_0("whose", own.empty() ? hidden_process(what) : "");
+  std::erase(hidden, "");
   int status = multinode::exit_right;
   if (world.rank() == 0) {
     std::set<std::string> hosts;
     double stopped = 0;
     for (const ProcessStacks& one : all) hosts.insert(one.host), stopped = std::max(stopped, one.stopped);
-    if (all.empty()) {
+    if (all.empty() && !hidden.empty()) {
+      std::cerr << fmt::format(
+          "who_waits: '{0}' is {1}, and not yours to look into: sudo \"$(command -v who_waits)\" --attach {0}\n", what,
+          hidden[0]);
+    } else if (all.empty()) {
       std::cerr << fmt::format(
           "who_waits: no process of '{}' has a rank on {} node{}: see ps, or give the pid of mpirun\n", what,
           world.node_count(), world.node_count() == 1 ? "" : "s");
     } else {
-      const std::vector<std::string> lines = tree(all);
+      std::vector<std::string> lines = tree(all);
+      if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
                                all.size(), all.size() == 1 ? "" : "s", what, hosts.size(), hosts.size() == 1 ? "" : "s",
                                stopped, multinode::join(lines, "\n  ", multinode::one_line));
@@ -148,6 +230,7 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"rank", one.rank},
                     {"host", one.host},
                     {"pid", one.pid},
+                    {"world_size", one.world_size},
                     {"problem", one.problem},
                     {"stopped", one.stopped},
                     {"threads", threads}});

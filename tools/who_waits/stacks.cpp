@@ -31,11 +31,26 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// The process that traces this thread, such as a debugger; 0: none.
-pid_t tracer_of(const std::string& thread) {
+// The last number of a line of /proc/THREAD/status; 0: none.
+pid_t number_in(const std::string& thread, const std::string& name) {
   const std::string text = multinode::read_text("/proc/" + thread + "/status").value_or("");
-  const std::size_t at = text.find("TracerPid:\t");
-  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 11);
+  const std::size_t at = text.find(name + ":\t");
+  if (at == std::string::npos) return 0;
+  return std::atoi(text.c_str() + text.rfind('\t', text.find('\n', at)));
+}
+// The process that traces this thread, such as a debugger; 0: none.
+pid_t tracer_of(const std::string& thread) { return number_in(thread, "TracerPid"); }
+
+// What starts a program in the container of a process, because a path means another file there. {}: it is in none.
+std::vector<std::string> entering(const std::string& process) {
+  const auto differs = [&](const char* name) {
+    return link_of(fmt::format("/proc/{}/{}", process, name)) != link_of(fmt::format("/proc/self/{}", name));
+  };
+  if (!differs("ns/mnt") && !differs("root")) return {};
+  std::vector<std::string> command{"nsenter", "-t", process, "-m", "-r"};
+  if (differs("ns/pid")) command.push_back("-p");
+  if (differs("ns/user")) command.insert(command.end(), {"-U", "--preserve-credentials"});
+  return command;
 }
 
 bool is_api(const std::string& name) {  // of MPI in C and Fortran, NCCL, CUDA
@@ -94,9 +109,13 @@ char state_of_threads(pid_t pid) {
   return found;
 }
 
-std::string program_of(pid_t pid) {
+std::string link_of(const std::filesystem::path& link) {
   std::error_code error;
-  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename().string();
+  return std::filesystem::read_symlink(link, error).string();
+}
+
+std::string program_of(pid_t pid) {
+  return std::filesystem::path(link_of(fmt::format("/proc/{}/exe", pid))).filename().string();
 }
 
 std::string output_of(const std::vector<std::string>& command, pid_t stops, double* stopped) {
@@ -228,13 +247,32 @@ ProcessStacks stacks_of(pid_t pid) {
       out.problem = fmt::format("{} (pid {}) traces it: look there, or end that first", name, tracer);
       return out;
     }
-  for (const std::vector<std::string>& tool : std::vector<std::vector<std::string>>{
-           {"eu-stack", "-n", "256", "-s", "-p", number},
-           {"eu-stack", "-n", "256", "-p", number},
-           {"gdb", "-p", number, "-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex",
-            "set print frame-arguments none", "-ex", "thread apply all bt 256"}}) {
+  const auto problem = [&](const std::string& text) { out.problem += (out.problem.empty() ? "" : "; ") + text; };
+  if (state_of_threads(pid) == 'T')
+    problem("stopped (state T), as by Ctrl-Z, SIGSTOP or a batch system: kill -CONT lets it continue");
+  using Command = std::vector<std::string>;
+  Command inside = entering(number);
+  const bool boxed = !inside.empty();
+  inside.insert(inside.end(), {"eu-stack", "-n", "256", "-s", "-p", std::to_string(number_in(number, "NSpid"))});
+  const Command full{"eu-stack", "-n", "256", "-s", "-p", number}, names{"eu-stack", "-n", "256", "-p", number},
+      gdb{"gdb",
+          "-p",
+          number,
+          "-batch",
+          "-nx",
+          "-iex",
+          "set debuginfod enabled off",
+          "-iex",
+          "set print frame-arguments none",
+          "-ex",
+          "thread apply all bt 256"};  // it finds a container's files
+  for (const Command& tool : boxed ? std::vector{inside, gdb, full} : std::vector{full, names, gdb}) {
     out.threads = parsed_stacks(output_of(tool, pid, &out.stopped));
-    if (!out.threads.empty()) break;
+    if (out.threads.empty()) continue;
+    if (boxed && tool == full)
+      problem(
+          "the files of its container could not be read, so names may be wrong: use sudo, or install eu-stack there");
+    break;
   }
   const bool python = !out.threads.empty() && std::ranges::any_of(out.threads[0], is_interpreter, &Frame::function);
   std::vector<Stack> lines;
@@ -246,12 +284,13 @@ ProcessStacks stacks_of(pid_t pid) {
       out.threads[0].push_back({native.back().function, "", false});
   } else if (python) {
     std::erase_if(out.threads[0], [](const Frame& one) { return is_interpreter(one.function); });
-    out.problem = "for Python's lines, install py-spy";
+    problem("for Python's lines, install py-spy");
   }
   if (out.threads.empty())
-    out.problem = out.stopped > 0.85 ? "its stack could not be read within a second: install eu-stack (elfutils)"
-                                     : "no stack: eu-stack (elfutils) or gdb is not installed, or may not look into it "
-                                       "(see /proc/sys/kernel/yama/ptrace_scope)";
+    problem(state_of_threads(pid) == 'D' ? "in the kernel (state D), as for a file system that does not answer"
+            : out.stopped > 0.85         ? "its stack could not be read within a second: install eu-stack (elfutils)"
+                                 : "no stack: eu-stack (elfutils) or gdb is not installed, or may not look into "
+                                   "it (see /proc/sys/kernel/yama/ptrace_scope)");
   return out;
 }
 
@@ -282,15 +321,14 @@ std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks) {
   std::ranges::stable_sort(sorted, {},
                            [](const auto& one) { return std::pair(one.second.size(), *one.second.begin()); });
   std::vector<std::string> lines;
-  for (const auto& [text, members] : sorted) {
-    std::string line = rank_text(members) + text;
-    if (members.size() == 1) {
-      const auto one = std::ranges::find(ranks, *members.begin(), &ProcessStacks::rank);
-      line += fmt::format("   ({}, pid {})", one->host, one->pid);
-    }
-    lines.push_back(std::move(line));
-  }
-  for (const auto& [problem, members] : problems) lines.push_back(rank_text(members) + ": " + problem);
+  const auto add = [&](const std::set<int>& members, const std::string& text) {
+    lines.push_back(rank_text(members) + text);
+    if (members.size() > 1) return;
+    const auto one = std::ranges::find(ranks, *members.begin(), &ProcessStacks::rank);
+    lines.back() += fmt::format("   ({}, pid {})", one->host, one->pid);
+  };
+  for (const auto& [problem, members] : problems) add(members, ": " + problem);
+  for (const auto& [text, members] : sorted) add(members, text);
   if (!root.next.empty()) print(root, "", "  ", lines);
   return lines;
 }

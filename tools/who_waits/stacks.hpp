@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,17 +20,18 @@ struct Frame {
 using Stack = std::vector<Frame>;
 
 struct ProcessStacks {
-  int rank = 0, pid = 0;
-  std::string host{}, problem{};  // why there is no stack
-  double stopped = 0;             // s for which the process was stopped
+  int rank = 0, pid = 0, world_size = 0, local_size = 0;  // sizes: 0 if not known
+  std::string host{}, problem{};                          // why there is no stack, or what else is wrong
+  double stopped = 0;                                     // s for which the process was stopped
   std::vector<Stack> threads{};  // the main one first; others only if they are in the program's own code or such a call
   static void fields(auto& visit, auto& one) {
-    visit(one.rank, one.pid, one.host, one.problem, one.stopped, one.threads);
+    visit(one.rank, one.pid, one.world_size, one.local_size, one.host, one.problem, one.stopped, one.threads);
   }
 };
 
 // Stops the process for at most a second: a tool that needs longer is killed, and the process runs on. Where another
-// one traces the process, such as the user's debugger, says so, and starts no tool.
+// one traces the process, such as the user's debugger, says so, and starts no tool. Of a process in a container, the
+// tool runs there, or looks into its files by itself.
 ProcessStacks stacks_of(pid_t pid);
 // The threads that eu-stack or gdb printed, and py-spy.
 std::vector<Stack> parsed_stacks(const std::string& text);
@@ -45,7 +47,8 @@ std::string stack_line(const ProcessStacks& process);
 // R, S, D, T ... as in /proc: R if any thread runs; '?': there is no such process.
 char state_of_threads(pid_t pid);
 
-std::string program_of(pid_t pid);  // the name of its file; "": not known
+std::string link_of(const std::filesystem::path& link);  // where it leads to; "": not known
+std::string program_of(pid_t pid);                       // the name of its file; "": not known
 // The standard output of a command, "" if it is not installed. It is killed, with its process group, after 20 s, or
 // when it has stopped the process `stops` for 0.9 s; `stopped` becomes the longest such time.
 std::string output_of(const std::vector<std::string>& command, pid_t stops = 0, double* stopped = nullptr);

@@ -2,6 +2,8 @@
 #include <attach.hpp>
 #include <stacks.hpp>
 
+#include <multinode/base/check.hpp>
+
 #include <test/support/program_test.hpp>
 #include <test/support/temporary_folder.hpp>
 
@@ -15,6 +17,7 @@
 #include <csignal>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <thread>
 
 namespace who_waits_test {
@@ -81,9 +84,10 @@ TEST(WhoWaitsStacks, RanksThatDoTheSameShareALineAndABranch) {
   ranks[7].threads.clear();
   ranks[7].problem = "no stack";
   EXPECT_EQ(tree(ranks),
-            (std::vector<std::string>{"rank 412 in MPI_Recv, io.cpp:33   (node1, pid 1412)",
+            (std::vector<std::string>{"rank 7: no stack   (node1, pid 1007)",
+                                      "rank 412 in MPI_Recv, io.cpp:33   (node1, pid 1412)",
                                       "rank 413 in MPI_Barrier, solver.cpp:120   (node1, pid 1413)",
-                                      "ranks 0-6, 8-411, 414-999 in MPI_Allreduce, solver.cpp:120", "rank 7: no stack",
+                                      "ranks 0-6, 8-411, 414-999 in MPI_Allreduce, solver.cpp:120",
                                       "  rank 412: main run.cpp:40 > load io.cpp:33 > MPI_Recv",
                                       "  ranks 0-6, 8-411, 413-999: main run.cpp:50 > solve solver.cpp:120",
                                       "    ranks 0-6, 8-411, 414-999: MPI_Allreduce", "    rank 413: MPI_Barrier"}));
@@ -92,14 +96,50 @@ TEST(WhoWaitsStacks, RanksThatDoTheSameShareALineAndABranch) {
   EXPECT_EQ(tree({interpreter}), std::vector<std::string>{"rank 3 in Python   (node1, pid 5)"});
 }
 
-TEST(WhoWaitsStacks, ARankIsFoundByItsEnvironment) {
-  const auto start = [](const char* run) {
-    return Process({"sleep", "600"}, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MNRUN_RUN_ID", run}});
-  };
-  Process one = start("a");
-  ASSERT_TRUE(soon([&] { return ranks_of(std::to_string(one.pid())).size() == 1; }));
-  EXPECT_EQ(ranks_of(std::to_string(one.pid())).at(0).rank, 3);
+// A program of this test alone.
+class WhoWaitsRanks : public ::testing::Test {
+ protected:
+  Process start(std::map<std::string, std::string> environment, const std::string& what = "sleep 600") {
+    if (!std::filesystem::exists(folder_ / program_)) folder_.write(program_, "#!/bin/sh\necho up\n" + what);
+    ::chmod((folder_ / program_).c_str(), 0755);
+    return Process({folder_ / program_}, environment);
+  }
+  const TemporaryFolder folder_;
+  const std::string program_ = folder_.path().filename();
+};
+
+TEST_F(WhoWaitsRanks, AreFoundByTheirEnvironment) {
+  const auto mine = [](const Process& one) { return ranks_of(std::to_string(one.pid())); };
+  Process one = start({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MNRUN_RUN_ID", "a"}});
+  Process torch = start({{"RANK", "2"}, {"WORLD_SIZE", "4"}});  // without LOCAL_RANK
+  Process alone = start({});
+  for (Process* const each : {&one, &torch, &alone}) ASSERT_TRUE(each->wait_for("up"));
+  ASSERT_EQ(mine(one).size(), 1u);
+  EXPECT_EQ(mine(one).at(0).rank, 3);
+  ASSERT_EQ(mine(torch).size(), 1u);
+  EXPECT_EQ(mine(torch).at(0).world_size, 4);
+  EXPECT_TRUE(mine(alone).empty());
+  EXPECT_EQ(ranks_of(program_).size(), 2u);
+  EXPECT_EQ(ranks_of(folder_ / program_).size(), 2u);
+  EXPECT_EQ(ranks_of(std::filesystem::relative(folder_ / program_)).size(), 2u);
+  EXPECT_TRUE(ranks_of("/elsewhere/" + program_).empty());
   EXPECT_TRUE(ranks_of("no-such-program").empty());
+}
+
+TEST_F(WhoWaitsRanks, AreNotTheWorkersThatTheyFork) {  // such as those of torch's DataLoader
+  folder_.write("libtorch", "");
+  folder_.write("fork.py", "import mmap, os, time\nlibrary = mmap.mmap(os.open('" + (folder_ / "libtorch").string() +
+                               "', os.O_RDONLY), 0, prot=mmap.PROT_READ)\nprint('rank', os.getpid(), flush=True)\n"
+                               "if os.fork() == 0: print('worker', flush=True)\ntime.sleep(600)\n");
+  Process script = start({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, "python3 " + (folder_ / "fork.py").string());
+  const auto rank = script.wait_for("rank (\\d+)");
+  ASSERT_TRUE(rank && script.wait_for("worker"));
+  const auto found = ranks_of(std::to_string(script.pid()));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(std::to_string(found[0].pid), (*rank)[1]);
+  Process again = start({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, "python3 " + (folder_ / "fork.py").string());
+  ASSERT_TRUE(again.wait_for("worker"));
+  EXPECT_THROW(ranks_of((folder_ / "fork.py").string()), multinode::UsageError);  // two runs of one name
 }
 
 pid_t tracer_of(pid_t pid) {
@@ -170,7 +210,61 @@ TEST_F(WhoWaitsTools, StopTheProcessForASecondAtMost) {
   EXPECT_TRUE(soon([&] { return tracer_of(rank_.pid()) == 0 && state_of(rank_.pid()) == 'S'; }));
 }
 
+TEST_F(WhoWaitsTools, SayThatAProcessIsStopped) {
+  tool("eu-stack", "#!/bin/sh\necho '#0  0x01 main'");
+  ::kill(rank_.pid(), SIGSTOP);
+  ASSERT_TRUE(soon([&] { return state_of(rank_.pid()) == 'T'; }));
+  const ProcessStacks stacks = stacks_of(rank_.pid());
+  EXPECT_SAYS(stacks.problem, "stopped (state T), as by Ctrl-Z, SIGSTOP or a batch system: kill -CONT");
+  EXPECT_EQ(stacks.threads.size(), 1u);
+  EXPECT_EQ(state_of(rank_.pid()), 'T');
+}
+
+TEST_F(WhoWaitsTools, RunInTheContainerOfTheProcess) {
+  tool("gdb", "#!/bin/sh");
+  tool("eu-stack", "#!/bin/sh\necho \"#0  0x01 in_$(readlink /proc/self/ns/mnt | tr -dc 0-9)_pid_$5\"");
+  Process box({"unshare", "-r", "-m", "-p", "-f", "--mount-proc", "sh", "-c", "echo up; sleep 600; :"},
+              {{"INSIDE", "yes"}});
+  if (!box.wait_for("up")) GTEST_SKIP() << "no process may make namespaces here";
+  const std::string outside = std::filesystem::read_symlink("/proc/self/ns/mnt");
+  const pid_t shell = std::stoi(text_of(fmt::format("/proc/{0}/task/{0}/children", box.pid())));
+  const std::string inside = std::filesystem::read_symlink(fmt::format("/proc/{}/ns/mnt", shell));
+  ASSERT_NE(inside, outside);
+  EXPECT_EQ(stack_line(stacks_of(shell)), fmt::format("in in_{}_pid_1", match_in(inside, "(\\d+)").at(1)));
+  tool("nsenter", "#!/bin/sh");
+  const ProcessStacks stacks = stacks_of(shell);
+  EXPECT_SAYS(stacks.problem, "the files of its container could not be read, so names may be wrong");
+  EXPECT_EQ(stack_line(stacks), fmt::format("in in_{}_pid_{}", match_in(outside, "(\\d+)").at(1), shell));
+}
+
 #ifdef PATH_who_waits
+TEST_F(WhoWaitsRanks, ThatAreNotFoundAreNamed) {
+  const auto says = [&](const std::string& size, const std::string& local_size) {
+    std::map<std::string, std::string> variables{
+        {"RANK", "0"}, {"WORLD_SIZE", size}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", local_size}};
+    Process zero = start(variables);
+    variables["RANK"] = variables["LOCAL_RANK"] = "1";
+    Process one = start(variables);
+    EXPECT_TRUE(zero.wait_for("up") && one.wait_for("up"));
+    return run({PATH_who_waits, "--attach", program_}).out;
+  };
+  EXPECT_EQ(says("2", "2").find("ended"), std::string::npos);
+  EXPECT_SAYS(says("3", "3"), "rank 2 of 3 has ended\n");
+  EXPECT_SAYS(says("4", "2"), "ranks 2-3 of 4 are on a node that was not asked: mpirun -H node0,node1 -N 1 who_waits");
+  EXPECT_SAYS(says("6", "3"), "ranks 2-5 of 6 have ended, or are on a node");
+}
+
+TEST(WhoWaitsStacks, AnotherUsersJobIsNamed) {
+  const std::string first = std::filesystem::path(text_of("/proc/1/cmdline").c_str()).filename();  // up to the zero
+  std::vector<std::string> command{PATH_who_waits, "--attach", first};
+  if (::geteuid() == 0) command.insert(command.begin(), {"setpriv", "--reuid", "65534", "--clear-groups"});
+  if (::geteuid() != 0 && ::access("/proc/1/environ", R_OK) == 0) GTEST_SKIP() << "no other user is here";
+  const Result result = run(command);
+  if (result.status > 125) GTEST_SKIP() << "another user cannot start who_waits here: " << result.err;
+  EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS(result.err, fmt::format("who_waits: '{}' is pid 1 of ", first));
+}
+
 TEST(WhoWaitsStacks, BadCommandLinesAreRefused) {
   EXPECT_SAYS(run({PATH_who_waits, "--attach", "a", "--", "true"}).err, "it starts none after --");
   const Result result = run({PATH_who_waits, "--attach", "no-such-program"});
