@@ -232,7 +232,9 @@ std::string title_of(const TimedCall& call, const std::string& place) {
   if (messages > 4) text += fmt::format(" and {} more", messages - 4);
   if (messages == 0 && call.place->bytes) text += ", " + size_of(call.place->bytes);
   text += fmt::format(", {}: {}", place, time_text(call.leave - call.enter));
-  if (call.open) return text + ", still waiting at the end";
+  if (call.open)
+    return text + ", still waiting at the end" +
+           (call.waits_for < 0 ? "" : fmt::format(" for rank {}", call.waits_for));
   return call.late > 0 ? text + fmt::format(", of which {} waiting for rank {}", time_text(call.late), call.waits_for)
                        : text;
 }

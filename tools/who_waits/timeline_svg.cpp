@@ -442,8 +442,11 @@ class Picture {
     arrows_ = arrows.size();
     for (int number = 0; const std::size_t i : drawn_alone_) {  // for whom a rank still waits
       const TimedCall& call = timeline_.calls[i];
-      for (const Meeting& one : call.met) {
-        const auto peer = call.open ? row_of_.find(one.peer) : row_of_.end();
+      std::set<int> peers{call.waits_for};
+      for (const Meeting& one : call.met)
+        if (one.peer >= 0) peers.insert(one.peer);
+      for (const int rank : peers) {
+        const auto peer = call.open ? row_of_.find(rank) : row_of_.end();
         const std::size_t row = row_of_.at(call.rank->rank);
         if (peer == row_of_.end() || peer->second == row) continue;
         const double x = 98 - 1.5 * (number++ % 8);

@@ -319,6 +319,7 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
   process.signal(SIGTERM);
   process.wait();
   EXPECT_EQ(Shown(picture()).bars["r"].size(), 2u) << picture();
+  EXPECT_SAYS(picture(), "still waiting at the end for rank 1");  // in the barrier, which has no peer
 }
 
 TEST(WhoWaitsTimeline, BadOptionsAreRefused) {
