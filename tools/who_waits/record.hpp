@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace who_waits {
 
@@ -153,8 +154,8 @@ struct TrafficRecord {
 };
 
 // What --timeline and --time add: the time in calls, by the place that makes them and their size, and when this rank
-// was in which call, once for each message or collective that it met there. If they are too many, those are kept whose
-// number is a multiple of 2^shift, the same ones on all ranks, or the last ones.
+// was in which call, once for each message or collective that it met there. If they are too many, the long ones are
+// kept, and a sample of the others; or the last ones.
 struct Place {
   Kind kind = Kind::none;
   std::uint64_t bytes = 0, site = 0;  // the address, later that in `object`
@@ -164,12 +165,34 @@ struct Place {
 struct Meeting {
   std::uint64_t number = 0;           // of the message or collective; one that no other rank has if it is not known
   std::int64_t enter = 0, leave = 0;  // CLOCK_MONOTONIC, ns
-  std::int64_t outside = 0;           // ns outside of calls since this rank last waited for others
+  std::int64_t outside = 0;           // ns outside of calls since this rank last met the same others
   std::uint64_t bytes = 0;            // of the message
   std::int32_t peer = no_rank, tag = any;  // of the message; no_rank: there is none
   std::uint16_t place = 0;
   std::uint8_t thread = 0;                           // its number in Record::threads
   bool gives = false, waits = false, sends = false;  // others wait for this rank; it waits for them; it sends a message
+  // level_of() the time in the call, or, if others wait for this rank, since it last met them: they wait no longer.
+  std::uint8_t level = 0;
+};
+constexpr std::uint8_t level_of(std::int64_t ns) {
+  return static_cast<std::uint8_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(0, ns))));
+}
+// Which meetings are kept: all from some level on, and of the others those whose number is a multiple of 2^shift, the
+// same ones on all ranks.
+struct Sample {
+  std::uint32_t shift = 0, level = 0;
+  bool has(const Meeting& one) const {
+    return one.level >= level || one.number % (std::uint64_t{1} << std::min(shift, 63u)) == 0;
+  }
+  // For about half of them: the long ones are at most a quarter of what there is.
+  void thin(std::span<const Meeting> all) {
+    std::array<std::size_t, 65> of_level{};
+    for (const Meeting& one : all) ++of_level[one.level];
+    ++shift;
+    std::uint32_t from = 65;
+    for (std::size_t longer = 0; from > level && (longer += of_level[from - 1]) <= all.size() / 4;) --from;
+    level = from;
+  }
 };
 struct Times {
   Times() {}                        // NOLINT: memory of `meetings` that is not used must not be touched
@@ -178,9 +201,10 @@ struct Times {
   union {
     std::array<Meeting, most> meetings;
   };
-  std::atomic<std::uint64_t> used{0};               // of `meetings`; with `last_ones`, all that there have been
-  std::atomic<std::uint32_t> shift{0}, thinned{0};  // thinned: odd while it is going on
-  std::atomic<std::uint32_t> odd_regions{0};        // calls to begin or end a region that were not possible
+  std::atomic<std::uint64_t> used{0};  // of `meetings`; with `last_ones`, all that there have been
+  Sample sample{};
+  std::atomic<std::uint32_t> thinned{0};      // odd while the sample changes
+  std::atomic<std::uint32_t> odd_regions{0};  // calls to begin or end a region that were not possible
   bool last_ones = false;
   std::int64_t from = INT64_MIN, to = INT64_MAX;  // ns after the first call: what to keep
 };

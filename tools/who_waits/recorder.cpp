@@ -175,11 +175,27 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {  // splitmix64
   return (x ^ (x >> 31)) & ~uncertain_id;
 }
 
+namespace {
+// The number that all give to the `number`th meeting of the same others: of them, of a hash, and of the hash by which
+// it is kept. Meetings that are next to each other are kept together, also those with others, because ranks wait for a
+// rank that has waited.
+constexpr std::size_t most_others = 1 << 15;
+std::uint64_t meeting_number(std::uint64_t others, std::uint64_t number) {
+  constexpr std::uint64_t neighbours = 8;
+  return (others % most_others) << 48 | (mix(others, number) % (1 << 28)) << 20 |
+         mix(0, number / neighbours) % (1 << 20);
+}
+std::size_t others_of(std::uint64_t meeting) { return meeting >> 48 & (most_others - 1); }
+bool wants_meetings(std::uint64_t communicator) {
+  return !(communicator & uncertain_id) && record()->timed.load(std::memory_order_relaxed);
+}
+}  // namespace
+
 void Communicator::next(Call& call) {
   call.communicator = id;
   if (!shared) return;
   call.sequence = shared->collectives.load(std::memory_order_relaxed) + 1;
-  if (!(id & uncertain_id)) call.meeting = mix(id, call.sequence);
+  if (wants_meetings(id)) call.meeting = meeting_number(mix(0, id), call.sequence);
   shared->history[call.sequence % CommunicatorRecord::past].store(call);
   shared->collectives.store(call.sequence, std::memory_order_release);
 }
@@ -252,7 +268,7 @@ struct Timing {
   Call call;
   Place* place = nullptr;
   std::int64_t enter = 0, left = 0;
-  std::int64_t outside = 0;  // ns outside of calls, since the last one that waited for others
+  std::int64_t outside = 0;  // ns outside of calls
   std::size_t met = 0;
   std::array<Meeting, 64> meetings{};  // the first ones of the call
 };
@@ -290,11 +306,11 @@ Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) 
 void keep(Times& times, const Meeting& meeting) {
   static const std::int64_t start = meeting.leave;
   if (meeting.leave - start < times.from || meeting.enter - start > times.to) return;
-  const auto kept = [&](const Meeting& one) { return one.number % (std::uint64_t{1} << times.shift) == 0; };
+  const auto kept = [&](const Meeting& one) { return times.sample.has(one); };
   const auto begin = times.meetings.begin();
   while (!times.last_ones && kept(meeting) && times.used == times.most) {
     ++times.thinned;
-    ++times.shift;
+    times.sample.thin(times.meetings);
     times.used = static_cast<std::uint64_t>(std::partition(begin, times.meetings.end(), kept) - begin);
     ++times.thinned;
   }
@@ -307,27 +323,34 @@ void leave(Times& times, const ThreadRecord& thread) {
   const std::int64_t leave = now();
   const std::lock_guard lock(timing_mutex);
   static std::uint64_t alone = 0;
+  struct Last {  // when this process met the same others
+    std::int64_t left = 0, outside = 0;
+    const ThreadRecord* thread = nullptr;
+  };
+  static std::array<Last, most_others> last_with{};
   timing.left = leave;
   if (!timing.place) return;
   ++timing.place->calls;
   timing.place->nanoseconds += static_cast<std::uint64_t>(leave - timing.enter);
   if (timing.met == 0)
-    timing.meetings[timing.met++] = {.number = mix(static_cast<std::uint64_t>(::getpid()), ++alone),
+    timing.meetings[timing.met++] = {.number = meeting_number(static_cast<std::uint64_t>(::getpid()), ++alone),
                                      .bytes = timing.call.bytes,
                                      .peer = timing.call.peer,
                                      .tag = timing.call.tag};
-  bool waited = false;
   for (std::size_t i = 0; i < timing.met; ++i) {
     Meeting one = timing.meetings[i];
-    waited = waited || one.waits;
+    Last& last = last_with[others_of(one.number)];
+    const std::int64_t since = timing.enter - last.left;
     one.enter = timing.enter;
     one.leave = leave;
-    one.outside = timing.outside;
+    const bool by_another = last.thread && last.thread != &thread;
+    one.outside = std::min(since, by_another ? since : timing.outside - last.outside);
+    one.level = level_of(std::max(leave - timing.enter, one.gives ? since : 0));
+    last = {leave, timing.outside, &thread};
     one.place = static_cast<std::uint16_t>(timing.place - times.places.data());
     one.thread = static_cast<std::uint8_t>(&thread - record()->threads.data());
     keep(times, one);
   }
-  if (waited) timing.outside = 0;
 }
 
 // What `name` points to, as a text; "": none. The kernel reads it, because the pointer may be any value.
@@ -378,11 +401,13 @@ void mark_region(bool begins, std::optional<const char*> pointer) {
   while (at > 0 && named && &times.places[regions[at - 1].place] != named) --at;
   if (at == 0) return void(++times.odd_regions);
   Place& place = times.places[regions[at - 1].place];
-  keep(times, {.number = mix(place.bytes, ++place.calls),
+  const std::int64_t leave = now();
+  keep(times, {.number = meeting_number(place.bytes, ++place.calls),
                .enter = regions[at - 1].entered,
-               .leave = now(),
+               .leave = leave,
                .place = static_cast<std::uint16_t>(&place - times.places.data()),
-               .thread = static_cast<std::uint8_t>(thread - ours->threads.data())});
+               .thread = static_cast<std::uint8_t>(thread - ours->threads.data()),
+               .level = level_of(leave - regions[at - 1].entered)});
   for (; at < count; ++at) {  // regions may overlap
     regions[at - 1].place = regions[at].place.load();
     regions[at - 1].entered = regions[at].entered.load();
@@ -471,8 +496,8 @@ TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32
 std::uint64_t meeting_of(std::uint64_t communicator, std::int32_t from, std::int32_t to, std::int32_t tag,
                          std::uint64_t number) {
   const auto word = [](std::int32_t value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
-  if ((communicator & uncertain_id) || !record()->timed.load(std::memory_order_relaxed)) return 0;
-  return mix(mix(mix(communicator, word(from) << 32 | word(to)), word(tag)), number);
+  if (!wants_meetings(communicator)) return 0;
+  return meeting_number(mix(mix(communicator, word(from) << 32 | word(to)), word(tag)), number);
 }
 }  // namespace
 

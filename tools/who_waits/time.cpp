@@ -17,7 +17,7 @@ constexpr std::size_t most_lines = 12;
 
 struct Sum {  // of a place, on all ranks
   const Place* place = nullptr;
-  double calls = 0, in = 0, meetings = 0, late = 0, data = 0;  // in, late, data: s
+  double calls = 0, in = 0, late = -1;  // in, late: s; -1: not known
   int ranks = 0;
   std::map<int, double> for_rank{};  // of `late`, by the rank that is waited for
 };
@@ -27,11 +27,11 @@ std::string line_of(const Sum& sum, const Where& where) {
   std::string text = fmt::format("{}{}, {}: {:.0f} calls on {} ranks, {} each", name_of(place.kind),
                                  place.bytes ? " " + size_of(place.bytes) : "", where(place), sum.calls, sum.ranks,
                                  time_text(sum.in / sum.calls));
-  if (sum.meetings == 0) return text;
+  if (sum.late < 0) return text;
   const auto [rank, seconds] = *std::ranges::max_element(sum.for_rank, {}, [](const auto& one) { return one.second; });
-  return text + fmt::format(", of which {} waiting for {} and {} for the data", time_text(sum.late / sum.meetings),
+  return text + fmt::format(", of which {} waiting for {} and {} for the data", time_text(sum.late / sum.calls),
                             seconds > 0.8 * sum.late ? fmt::format("rank {}", rank) : "one rank or another",
-                            time_text(sum.data / sum.meetings));
+                            time_text(std::max(0.0, sum.in - sum.late) / sum.calls));
 }
 
 }  // namespace
@@ -58,12 +58,12 @@ TimeReport report(const std::vector<RankTimes>& ranks, const Where& where) {
   for (const TimedCall& call : timeline.calls) {
     if (call.late < 0 || call.open || colour_of(call.place->kind) == Colour::other) continue;
     Sum& sum = places.at(key_of(*call.place));
-    ++sum.meetings;
-    sum.late += call.late;
-    sum.data += call.leave - call.enter - call.late;
-    sum.for_rank[call.waits_for] += call.late;
-    worked[call.waits_for] += call.worked * static_cast<double>(timeline.every);
-    all_worked += call.worked * static_cast<double>(timeline.every);
+    sum.late = std::max(0.0, sum.late) + call.late * call.waits_like_it;
+    sum.for_rank[call.waits_for] += call.late * call.waits_like_it;
+    for (const auto& [late_rank, seconds] : call.worked) {
+      worked[late_rank] += seconds * call.waits_like_it;
+      all_worked += seconds * call.waits_like_it;
+    }
   }
   std::vector<const Sum*> sorted;
   for (const auto& [key, sum] : places) sorted.push_back(&sum);

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -35,7 +37,7 @@ RankTimes times_of(const Times& times, int ranks) {
   RankTimes out;
   for (std::uint32_t before = 1, after = 0; before != after || before % 2 != 0;) {  // the program may be running
     before = times.thinned;
-    out.shift = times.shift;
+    out.sample = times.sample;
     const std::uint64_t used = times.used.load(std::memory_order_acquire), kept = std::min(used, times.most);
     out.lost = used - kept;
     out.meetings.assign(times.meetings.begin(), times.meetings.begin() + static_cast<std::ptrdiff_t>(kept));
@@ -45,8 +47,8 @@ RankTimes times_of(const Times& times, int ranks) {
   out.odd_regions = times.odd_regions;
   out.places.assign(times.places.begin(), times.places.end());
   while (out.meetings.size() * static_cast<std::size_t>(ranks) > most_meetings) {
-    ++out.shift;
-    std::erase_if(out.meetings, [&](const Meeting& one) { return one.number >> (out.shift - 1) & 1; });
+    out.sample.thin(out.meetings);
+    std::erase_if(out.meetings, [&](const Meeting& one) { return !out.sample.has(one); });
   }
   return out;
 }
@@ -54,9 +56,11 @@ RankTimes times_of(const Times& times, int ranks) {
 Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   Timeline out;
   out.ranks = &ranks;
-  std::uint32_t shift = 0;
-  for (const RankTimes& one : ranks) shift = std::max(shift, one.shift);
-  out.every = std::uint64_t{1} << shift;
+  for (const RankTimes& one : ranks) {
+    out.sample.shift = std::max(out.sample.shift, one.sample.shift);
+    out.sample.level = std::max(out.sample.level, one.sample.level);
+  }
+  const auto every = static_cast<double>(std::uint64_t{1} << out.sample.shift);
   const std::int64_t origin = ranks.at(0).first.clock;
   const auto seconds = [&](const RankTimes& rank, std::int64_t clock) {
     return (static_cast<double>(clock - origin) + offset_at(rank, clock)) / 1e9;
@@ -65,7 +69,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   for (const RankTimes& rank : ranks) {
     out.ends.push_back(seconds(rank, rank.until));
     const auto add = [&](const Meeting& one, bool open) {
-      if (!open && one.number % out.every != 0) return;
+      if (!open && !out.sample.has(one)) return;
       const Place* const place = &rank.places.at(one.place);
       const bool region = place->kind == Kind::region;
       TimedCall& call = region ? out.regions.emplace_back() : calls[{&rank, one.thread, one.enter}];
@@ -88,6 +92,13 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
     std::size_t call;
     const Meeting* meeting;
   };
+  const auto sampled = [&](const Meeting& one) { return Sample{out.sample.shift, 65}.has(one); };
+  struct Wait {
+    double until;
+    std::size_t call;
+    At giver, own;
+  };
+  std::map<std::size_t, Wait> waits_of;  // by call
   std::unordered_map<std::uint64_t, std::vector<At>> meetings;
   for (std::size_t i = 0; i < out.calls.size(); ++i)
     for (const Meeting& one : out.calls[i].met)
@@ -107,8 +118,10 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
       if (late <= call.late) continue;  // of the messages of one call, that which came last
       call.late = late;
       call.waits_for = last.rank->rank;
-      const auto worked = static_cast<double>(giver->meeting->outside - one.meeting->outside) / 1e9;
-      call.worked = std::clamp(worked, 0.0, late);
+      // Of a long wait, both ranks have kept their calls.
+      const bool is_long = level_of(std::llround(1e9 * late)) >= out.sample.level;
+      call.waits_like_it = is_long ? 1 : sampled(*one.meeting) ? every : 0;
+      waits_of.insert_or_assign(one.call, Wait{call.enter + late, one.call, *giver, one});
     }
     if (there.size() != 2 || there[0].meeting->sends == there[1].meeting->sends) continue;
     const std::size_t sender = there[1].meeting->sends;
@@ -117,6 +130,47 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
     for (Meeting& one : out.calls[there[1 - sender].call].met)
       if (one.number == number) one.bytes = there[sender].meeting->bytes;
   }
+
+  // The rank that came last may have waited before for another one, which it had to come after: follow it.
+  std::vector<Wait> waits_by_end;
+  for (const auto& [call, wait] : waits_of) waits_by_end.push_back(wait);
+  std::ranges::stable_sort(waits_by_end, {}, &Wait::until);
+  std::map<const RankTimes*, std::vector<const Wait*>> before;
+  for (const Wait& wait : waits_by_end) {
+    TimedCall& call = out.calls[wait.call];
+    const RankTimes* const last = out.calls[wait.giver.call].rank;
+    const auto worked = static_cast<double>(wait.giver.meeting->outside - wait.own.meeting->outside) / 1e9;
+    std::map<int, double> by_rank{{last->rank, std::clamp(worked, 0.0, call.late)}};
+    double left = call.late - by_rank[last->rank];
+    const std::vector<const Wait*>& others = before[last];
+    for (auto other = others.rbegin(); other != others.rend() && (*other)->until > call.enter && left > 0; ++other) {
+      const TimedCall& then = out.calls[(*other)->call];
+      const double both = std::min(wait.until, (*other)->until) - std::max(call.enter, then.enter);
+      for (const auto& [rank, seconds] : then.worked) {
+        const double part = rank == call.rank->rank ? 0 : std::clamp(seconds * both / then.late, 0.0, left);
+        by_rank[rank] += part, left -= part;
+      }
+    }
+    for (const auto& one : by_rank)
+      if (one.second > 0) call.worked.push_back(one);
+    if (const auto most = std::ranges::max_element(call.worked, {}, &std::pair<int, double>::second);
+        most != call.worked.end() && most->second > call.late / 2)
+      call.waits_for = most->first;
+    if (call.late > 0) before[call.rank].push_back(&wait);
+  }
+
+  // What the calls that were not kept add, by the place, which has counted all.
+  std::map<const Place*, std::array<double, 2>> seen;  // s of long calls, and of others
+  for (TimedCall& call : out.calls) {
+    call.stands_for = std::ranges::any_of(call.met, sampled) ? every : 1;
+    for (const Meeting& one : call.met)
+      if (one.level >= out.sample.level) call.stands_for = 1;
+    if (!call.open) seen[call.place][call.stands_for > 1] += call.leave - call.enter;
+  }
+  for (TimedCall& call : out.calls)
+    if (const auto& [of_long, of_others] = seen[call.place]; call.stands_for > 1 && of_others > 0)
+      call.stands_for =
+          std::clamp((static_cast<double>(call.place->nanoseconds) / 1e9 - of_long) / of_others, 1.0, every);
 
   bool waits = false;
   double start = out.calls.empty() ? 0 : out.calls.front().enter, stop = -1e300, started = 1e300;
@@ -178,7 +232,9 @@ std::string title_of(const TimedCall& call, const std::string& place) {
   if (messages > 4) text += fmt::format(" and {} more", messages - 4);
   if (messages == 0 && call.place->bytes) text += ", " + size_of(call.place->bytes);
   text += fmt::format(", {}: {}", place, time_text(call.leave - call.enter));
-  if (call.open) return text + ", still waiting at the end";
+  if (call.open)
+    return text + ", still waiting at the end" +
+           (call.waits_for < 0 ? "" : fmt::format(" for rank {}", call.waits_for));
   return call.late > 0 ? text + fmt::format(", of which {} waiting for rank {}", time_text(call.late), call.waits_for)
                        : text;
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace who_waits {
@@ -24,14 +25,14 @@ struct RankTimes {
   ClockReading first{}, last{};  // of its node: at the start, and at the end or the explanation
   std::int64_t until = 0;        // clock at the end of the program, or now
   std::optional<int> ended{};    // its exit status
-  std::uint32_t shift = 0;
+  Sample sample{};
   std::uint64_t lost = 0;         // earlier calls that are not kept
   std::uint64_t odd_regions = 0;  // calls to begin or end a region that were not possible
   std::vector<Place> places{};
   std::vector<Meeting> meetings{};  // their places are indices of `places`
   std::vector<Meeting> open{};      // of the calls that it is still in: `leave` has no meaning
   static void fields(auto& visit, auto& one) {
-    visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.shift, one.lost, one.odd_regions);
+    visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.sample, one.lost, one.odd_regions);
     visit(one.places, one.meetings, one.open);
   }
 };
@@ -47,11 +48,15 @@ struct TimedCall {
   const RankTimes* rank = nullptr;
   const Place* place = nullptr;
   int thread = 0;
-  double enter = 0, leave = 0;   // seconds since the first rank left MPI_Init
-  bool open = false;             // it has not returned
-  double late = -1, worked = 0;  // s until the late rank came; of these, it worked longer; -1: not known
-  int waits_for = -1;            // that rank
-  std::vector<Meeting> met{};    // messages have a peer
+  double enter = 0, leave = 0;  // seconds since the first rank left MPI_Init
+  bool open = false;            // it has not returned
+  double late = -1;             // s until the late rank came; -1: not known
+  int waits_for = -1;           // the rank where that began: the late rank may have waited for another one before
+  double stands_for = 1;        // it, and those of its kind that were not kept
+  double waits_like_it = 0;     // likewise; 0: it says nothing about the others
+  std::vector<Meeting> met{};   // messages have a peer
+  // By rank, s of `late` that it worked longer than this one.
+  std::vector<std::pair<int, double>> worked{};
 };
 struct Timeline {
   std::vector<TimedCall> calls;    // in the order of their start
@@ -62,7 +67,7 @@ struct Timeline {
   };
   std::vector<Message> messages;
   double first = 0, last = 0;  // of what is worth drawing: from MPI_Init to MPI_Finalize, or to the end if a rank waits
-  std::uint64_t every = 1;     // only each so manieth call is here
+  Sample sample{};             // what of the calls is here, on all ranks
   std::vector<double> ends;    // of the processes, as `ranks`
   std::string name{};          // the program's
   const std::vector<RankTimes>* ranks = nullptr;

@@ -71,12 +71,15 @@ class Picture {
  public:
   Picture(const Timeline& timeline, double first, double last, const Where& where)
       : timeline_(timeline), first_(first), last_(last), where_(where) {
+    std::map<const RankTimes*, double> sampled;  // calls that stand for others
     for (std::size_t i = 0; i < timeline.calls.size(); ++i) {
       const TimedCall& call = timeline.calls[i];
       if (call.enter > last || call.leave < first) continue;
       calls_of_[call.rank->rank].push_back(i);
       waits_ = waits_ || call.open;
+      sampled[call.rank] += call.stands_for > 1;
     }
+    for (const auto& [rank, number] : sampled) spread_[rank] = 8 * (last - first) / std::max(1.0, number);
     for (const TimedCall& region : timeline.regions) {
       // Also those outside: each part of a timeline has the same colours.
       if (std::ranges::find(names_, name_of_region(region)) == names_.end()) names_.push_back(name_of_region(region));
@@ -225,7 +228,7 @@ class Picture {
   struct Cell {
     double late = 0, other = 0;  // s
     std::array<double, 5> of_colour{};
-    std::map<Kind, int> calls;
+    std::map<Kind, double> calls;
   };
 
   void draw_row(std::size_t row, std::size_t cells) {
@@ -270,17 +273,22 @@ class Picture {
       return static_cast<std::size_t>(std::clamp(at, 0.0, static_cast<double>(cells.size() - 1)));
     };
     const double change = call.enter + std::max(0.0, call.late);
-    for (std::size_t i = cell_at(call.enter); i <= cell_at(call.leave); ++i) {
+    // A call that stands for others is drawn as wide as the time from which it was taken.
+    const double length = std::max(1e-12, call.leave - call.enter);
+    const double more = call.stands_for > 1 ? spread_.at(call.rank) : 0;
+    const double from = call.enter - more, to = call.leave + more, part = call.stands_for * length / (to - from);
+    for (std::size_t i = cell_at(from); i <= cell_at(to); ++i) {
       const double begin = first_ + static_cast<double>(i) * width;
-      const auto inside = [&](double from, double to) {
-        return std::max(0.0, std::min(to, begin + width) - std::max(from, begin));
+      const auto inside = [&](double enter, double leave) {
+        return std::max(0.0, std::min(leave, begin + width) - std::max(enter, begin));
       };
-      cells[i].late += inside(call.enter, change);
-      cells[i].other += inside(change, call.leave);
-      cells[i].of_colour[static_cast<std::size_t>(colour_of(call.place->kind))] +=
-          inside(call.enter, call.leave) + 1e-12;
+      const double all = more > 0 ? part * inside(from, to) : inside(call.enter, call.leave);
+      const double late = more > 0 ? all * (change - call.enter) / length : inside(call.enter, change);
+      cells[i].late += late;
+      cells[i].other += all - late;
+      cells[i].of_colour[static_cast<std::size_t>(colour_of(call.place->kind))] += all + 1e-12;
     }
-    ++cells[cell_at(std::max(call.enter, first_))].calls[call.place->kind];
+    cells[cell_at(std::max(call.enter, first_))].calls[call.place->kind] += call.stands_for;
   }
 
   // Calls that are too narrow for bars of their own: the height is the part of the time that they take.
@@ -294,9 +302,9 @@ class Picture {
       const std::size_t begin = i;
       const int of = colour(i);
       double late = 0, other = 0;
-      std::map<Kind, int> calls;
+      std::map<Kind, double> calls;
       std::vector<int> dark, light;  // heights
-      int number = 0;
+      double number = 0;
       for (; i < cells.size() && colour(i) == of && i - begin < std::max<std::size_t>(1, cells.size() / 20); ++i) {
         const auto high = [&](double seconds) {
           return static_cast<int>(std::lround(height_ * std::min(1.0, seconds / width)));
@@ -310,10 +318,11 @@ class Picture {
       merged_ = merged_ || number > 2;
       const char name = use(of, late + other);
       std::vector<std::string> names;
-      for (const auto& [kind, count] : calls) names.push_back(fmt::format("{} {}", count, name_of(kind)));
+      for (const auto& [kind, count] : calls) names.push_back(fmt::format("{:.0f} {}", count, name_of(kind)));
       const double time = width * static_cast<double>(i - begin), x = static_cast<double>(begin) * width;
       const double scale = (last_ - first_) / static_cast<double>(cells.size()) / width;
-      put("<g><title>{} calls from {} to {}: {:.0f} % of the time wait for a late rank, {:.0f} % in calls otherwise: {}"
+      put("<g><title>{:.0f} calls from {} to {}: {:.0f} % of the time wait for a late rank, {:.0f} % in calls "
+          "otherwise: {}"
           "</title>",
           number, moment(first_ + x * scale), moment(first_ + (x + time) * scale), 100 * late / time,
           100 * other / time, fmt::join(names, ", "));
@@ -433,8 +442,11 @@ class Picture {
     arrows_ = arrows.size();
     for (int number = 0; const std::size_t i : drawn_alone_) {  // for whom a rank still waits
       const TimedCall& call = timeline_.calls[i];
-      for (const Meeting& one : call.met) {
-        const auto peer = call.open ? row_of_.find(one.peer) : row_of_.end();
+      std::set<int> peers{call.waits_for};
+      for (const Meeting& one : call.met)
+        if (one.peer >= 0) peers.insert(one.peer);
+      for (const int rank : peers) {
+        const auto peer = call.open ? row_of_.find(rank) : row_of_.end();
         const std::size_t row = row_of_.at(call.rank->rank);
         if (peer == row_of_.end() || peer->second == row) continue;
         const double x = 98 - 1.5 * (number++ % 8);
@@ -460,8 +472,9 @@ class Picture {
     if (narrow_regions_) note(fmt::format("{} regions are too narrow: see --from and --to.", narrow_regions_));
     if (odd) note(fmt::format("Regions begun or ended without the other: {}.", odd));
     if (merged_) note("Low bars are many short calls. Height: their part of the time.");
-    if (timeline_.every > 1)
-      note(fmt::format("One in {} messages, collectives and regions was kept.", timeline_.every));
+    if (const Sample& sample = timeline_.sample; sample.shift > 0)
+      note(fmt::format("Of calls shorter than {}, one in {} was kept.",
+                       time_text(std::ldexp(1e-9, static_cast<int>(sample.level) - 1)), 1 << sample.shift));
     if (without_arrow_) note(fmt::format("{} messages are too many for arrows: see --from and --to.", without_arrow_));
     std::uint64_t lost = 0;
     for (const RankTimes& one : *timeline_.ranks) lost = std::max(lost, one.lost);
@@ -505,6 +518,7 @@ class Picture {
   const Timeline& timeline_;
   const double first_, last_;
   const Where& where_;
+  std::map<const RankTimes*, double> spread_;         // s to both sides of a call that stands for others
   std::map<int, std::vector<std::size_t>> calls_of_;  // by rank: indices of calls
   std::set<std::size_t> drawn_regions_;               // their colours
   std::map<int, std::vector<TimedCall>> regions_of_;

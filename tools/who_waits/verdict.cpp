@@ -135,10 +135,12 @@ class Explanation {
       if (!polls(rank)) continue;
       if (Needs all = needs(rank, *rank.polled); all && !all->empty()) all_blocked.emplace(rank.rank, *all);
     }
+    for (const auto& [rank, all] : all_blocked) verdict.waits_for[rank] = *all.front().one_of.begin();
     if (two_threads(verdict) || mismatch(verdict, blocked)) return verdict;
     if (const Blocked ranks = that_cannot_move(blocked); !ranks.empty()) {
       stuck(verdict, ranks);
       verdict.certain = true;
+      for (const auto& [rank, all] : ranks) verdict.stuck.insert(rank);
       old_mismatch(verdict);
     } else if (pieces_differ(verdict)) {
     } else if (const Blocked maybe = that_cannot_move(all_blocked); !maybe.empty()) {

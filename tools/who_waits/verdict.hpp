@@ -9,6 +9,7 @@
 #include "record.hpp"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -85,6 +86,8 @@ struct Verdict {
   std::string cause;
   bool certain = false;              // the program cannot continue
   std::vector<int> culprits{};       // ranks, in the order in which the lines name them
+  std::set<int> stuck{};             // ranks on which that depends: certain if they have not moved since
+  std::map<int, int> waits_for{};    // by rank that waits: a rank that it needs
   std::vector<std::string> lines{};  // the explanation, for people
 };
 Verdict explain(const std::vector<RankState>& ranks);

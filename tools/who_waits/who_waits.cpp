@@ -397,7 +397,9 @@ class Watch {
     if (world_.rank() == 0) {
       const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
-      if (all_are_quiet_ || number("asked") > answered_)
+      // Some are quiet: a look at them, which stays silent unless it proves that they are stuck.
+      some_are_quiet_ = !all_ended && number("quiet") > 0 && Clock::now() >= next_silent_look_;
+      if (all_are_quiet_ || number("asked") > answered_ || some_are_quiet_ || proved_)
         number("looks", 1);
       else if (all_ended)
         number("over", 1);
@@ -424,13 +426,18 @@ class Watch {
     const bool one_moves =
         std::ranges::any_of(ranks, [&](const Brief& one) { return !one.ended && one.quiet < options_.after; });
     const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !one_failed);
+    const bool silent = some_are_quiet_ && !all_are_quiet_ && !proved_ && !one_failed && number("asked") <= answered_;
+    if (some_are_quiet_)
+      next_silent_look_ =
+          Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
     if (world_.rank() == 0) answered_ = number("asked");
-    if (explains) explained_moves_ = moves;
-    if (world_.broadcast("whether to explain", explains ? "yes" : "no") == "yes") explain_all();
+    if (explains && !silent) explained_moves_ = moves;
+    const std::string how = world_.broadcast("whether to explain", !explains ? "no" : silent ? "silently" : "yes");
+    if (how != "no") explain_all(how == "silently");
   }
 
-  // Collective. Rank 0 explains what all ranks do.
-  void explain_all() {
+  // Collective. Rank 0 explains what all ranks do. `silent`: it only finds out whether some of them are stuck.
+  void explain_all(bool silent) {
     RankState state = observer_.state(world_.rank(), Clock::now());
     state.ended = ended_;
     if (!state.pid) state.pid = pid_;
@@ -438,7 +445,9 @@ class Watch {
     if (!state.ended) {
       state.process = state_of_threads(state.pid);
       const bool outside = state.waits.empty() && !state.polled;
-      if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
+      if (silent) {  // no process is stopped for its stack
+      } else if (outside || program_of(state.pid).starts_with("python"))
+        stacks = stacks_of(state.pid);
       state.stack = stack_line(stacks);
       for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
     }
@@ -446,6 +455,12 @@ class Watch {
     const auto ranks = gather(world_, "the state of the program", state);
     auto all_stacks = gather(world_, "the stacks", stacks);
     const Verdict verdict = world_.rank() == 0 ? explain(ranks) : Verdict();
+    if (silent) {
+      observer_.look(Clock::now());
+      const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
+      if (world_.rank() == 0) proved_ = is_proved(ranks, verdict, moved);
+      return;
+    }
     if (world_.broadcast("stacks", verdict.cause == "started" ? "wanted" : "") == "wanted") {  // what do they do there?
       if (!ended_ && stacks.threads.empty()) stacks = stacks_of(state.pid), stacks.rank = state.rank;
       all_stacks = gather(world_, "the stacks of all", stacks);
@@ -454,16 +469,31 @@ class Watch {
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     observer_.look(Clock::now());
     const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
-    if (world_.rank() == 0) say(ranks, verdict, all_stacks, std::ranges::find(moved, true) != moved.end());
+    if (world_.rank() == 0) say(ranks, verdict, all_stacks, moved);
     const std::string found = world_.broadcast("the explanation", fmt::format("{} {}", ends_it_, explained_failure_));
     ends_it_ = std::stoi(found);
     explained_failure_ = found.ends_with("true");
-    if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false);
+    if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false, verdict.waits_for);
+  }
+
+  // Whether the culprits are new, were quiet for long enough, and still are stuck.
+  bool is_proved(const std::vector<RankState>& ranks, const Verdict& verdict, const std::vector<bool>& moved) const {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const bool is_one = std::ranges::find(verdict.culprits, ranks[i].rank) != verdict.culprits.end();
+      if ((moved[i] && verdict.stuck.contains(ranks[i].rank)) || (is_one && ranks[i].quiet < options_.after))
+        return false;
+    }
+    return verdict.certain && verdict.culprits != explained_;
   }
 
   // On rank 0.
-  void say(const std::vector<RankState>& ranks, Verdict verdict, const std::vector<ProcessStacks>& stacks, bool moved) {
-    if (moved) {
+  void say(const std::vector<RankState>& ranks, Verdict verdict, const std::vector<ProcessStacks>& stacks,
+           const std::vector<bool>& moved) {
+    const bool one_moves = std::ranges::find(moved, true) != moved.end();
+    bool stuck_moved = one_moves && verdict.stuck.empty();
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      stuck_moved = stuck_moved || (moved[i] && verdict.stuck.contains(ranks[i].rank));
+    if (stuck_moved) {
       verdict.certain = false;
       verdict.lines.push_back("a rank has moved on since");
     }
@@ -474,7 +504,10 @@ class Watch {
     for (const auto& more : {verdict.lines, stack_lines}) lines.insert(lines.end(), more.begin(), more.end());
     print(explained_failure_ ? "a rank has failed"
           : all_are_quiet_   ? fmt::format("no progress for {:g} s", options_.after)
-                             : "asked by a signal",
+          : proved_ && verdict.certain
+              ? fmt::format("no progress of {} for {:g} s",
+                            rank_text({verdict.culprits.begin(), verdict.culprits.end()}), options_.after)
+              : "asked by a signal",
           lines);
     nlohmann::json states;
     for (const RankState& one : ranks) states.push_back(fields_of(one));
@@ -485,7 +518,9 @@ class Watch {
                  {"groups", groups(ranks)},
                  {"stacks", stack_lines},
                  {"states", states}});
-    if (!verdict.certain || !options_.end) return;
+    if (verdict.certain) explained_ = verdict.culprits;
+    proved_ = false;
+    if (!verdict.certain || one_moves || !options_.end) return;
     // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
     // 4.2.2, its list of fences). So one dies that is in neither, and mpirun ends the others. A rank that has failed
     // ends it with its own status.
@@ -501,7 +536,7 @@ class Watch {
   bool takes_times() const { return options_.time || !options_.timeline.empty(); }
 
   // Collective: draws the timeline, and prints where the time went if the program has ended.
-  void show_times(Clock::time_point until, bool at_the_end) {
+  void show_times(Clock::time_point until, bool at_the_end, const std::map<int, int>& waits_for = {}) {
     RankTimes times = observer_.times(world_.size());
     times.rank = observer_.state(world_.rank(), Clock::now()).rank;
     times.host = multinode::host_name();
@@ -518,6 +553,9 @@ class Watch {
     };
     if (!options_.timeline.empty()) {
       Timeline timeline = timeline_of(ranks);
+      for (TimedCall& call : timeline.calls)
+        if (const auto found = waits_for.find(call.rank->rank); call.open && found != waits_for.end())
+          call.waits_for = found->second;
       timeline.name = fmt::format("{}", fmt::join(options_.command, " "));
       timeline.name.erase(0, std::filesystem::path(options_.command[0]).remove_filename().string().size());
       const auto& draw = options_.timeline.ends_with(".svg") ? svg_of : trace_of;
@@ -549,8 +587,10 @@ class Watch {
   std::int64_t explained_moves_ = -1;      // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;                // of the program, at this rank's last look
   bool quiet_ = false, counted_end_ = false, explained_failure_ = false, counted_move_ = false;
-  bool all_are_quiet_ = false;  // on rank 0: why it asked for the next look
-  int ends_it_ = -1;            // the rank that ends the program; -1: it may continue
+  bool all_are_quiet_ = false, some_are_quiet_ = false, proved_ = false;  // on rank 0: why it asked for the next look
+  Clock::time_point next_silent_look_{};                                  // on rank 0
+  std::vector<int> explained_;                                            // on rank 0: the last culprits of a proof
+  int ends_it_ = -1;  // the rank that ends the program; -1: it may continue
 };
 
 int status_of(const std::exception& e) {

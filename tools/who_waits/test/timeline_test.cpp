@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <regex>
 #include <sstream>
@@ -76,7 +77,7 @@ TEST(WhoWaitsTime, ManyMeetingsAreThinnedEqually) {
   times->places[0].kind = Kind::MPI_Barrier;
   for (std::uint64_t i = 0; i < times->most; ++i) times->meetings[times->used++] = {.number = i};
   const RankTimes one = times_of(*times, 1000);
-  EXPECT_EQ(one.shift, 5u);
+  EXPECT_EQ(one.sample.shift, 5u);
   EXPECT_EQ(one.meetings.size(), times->most / 32);
   EXPECT_EQ(one.meetings[1].number, 32u);
 }
@@ -206,7 +207,69 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
 }
 
+TEST(WhoWaitsTime, LongCallsAreKeptAndAWaitBeganWhereTheLateRankWaited) {
+  Sample sample;
+  std::vector<Meeting> all(1000);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {.number = 2 * i + 1, .level = static_cast<std::uint8_t>(i < 200 ? 30 : 9)};
+  for (int i = 0; i < 3; ++i) sample.thin(all);
+  EXPECT_EQ(std::ranges::count_if(all, [&](const Meeting& one) { return sample.has(one); }), 200);
+  // Rank 1 comes last, because it has waited for a message of rank 2, which worked.
+  auto ranks = sums({{10, 95, 10}, {90, 95, 12}, {80, 95, 85}}, 1);
+  for (const auto& [rank, enter, leave, outside] : {std::array{1, 20, 85, 10}, {2, 79, 80, 84}})
+    ranks[static_cast<std::size_t>(rank)].meetings.push_back({.number = 7,
+                                                              .enter = (rank == 2 ? 7000 + enter : enter) * ms,
+                                                              .leave = (rank == 2 ? 7000 + leave : leave) * ms,
+                                                              .outside = outside * ms,
+                                                              .peer = 3 - rank,
+                                                              .place = 5,
+                                                              .gives = rank == 2,
+                                                              .waits = rank == 1,
+                                                              .sends = rank == 2});
+  EXPECT_EQ(report(ranks, where).late, std::vector<int>{2});
+}
+
 #ifdef PATH_waiting_programs
+// The picture and --time show what the program's own log says, also of many more calls than are kept.
+class WhoWaitsTrue : public testing::TestWithParam<int> {};
+TEST_P(WhoWaitsTrue, PictureAndTimeAreTheProgramsOwnLog) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "trace.json").string();
+  const Result result = run(under_mpirun(4, {PATH_who_waits, "--timeline", file, "--time", "--", PATH_waiting_programs,
+                                             "steps", std::to_string(GetParam())}),
+                            {{"HOME", folder.path().string()}});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto trace = nlohmann::json::parse(std::ifstream(file));
+  std::map<int, int> waits;
+  double waited = 0, all = 0, start = 0, ms = 0;
+  std::istringstream log(result.out);
+  int rank = 0;
+  for (std::string call; log >> rank >> call >> start >> ms;) {
+    (call == "all" ? all : waited) += ms;
+    if (call == "all") continue;
+    ++waits[rank];
+    EXPECT_TRUE(std::ranges::any_of(trace.at("traceEvents"),
+                                    [&](const nlohmann::json& event) {
+                                      return event.at("pid") == rank && event.at("name") == call &&
+                                             std::abs(event.at("ts").get<double>() / 1e3 - start) < 50 &&
+                                             std::abs(event.at("dur").get<double>() / 1e3 - ms) < 40;
+                                    }))
+        << rank << ' ' << call << " at " << start << " ms for " << ms << " ms is not in the picture";
+  }
+  std::map<int, int> drawn;
+  for (const nlohmann::json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X" && event["args"].value("late_us", 0.0) >= 50e3 && event["args"].at("waits_for") == 2)
+      ++drawn[event.at("pid").get<int>()];
+  for (const int victim : {0, 1, 3}) EXPECT_GE(std::min(waits[victim], drawn[victim]), 16) << "rank " << victim;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(result.err, found, std::regex(R"((\d+) % of the time, ranks wait because (.*) work)")))
+      << result.err;
+  EXPECT_NEAR(std::stod(found[1]), 100 * waited / all, 10) << result.err << result.out;
+  EXPECT_SAYS(found[2].str(), "rank 2");
+}
+INSTANTIATE_TEST_SUITE_P(Calls, WhoWaitsTrue, testing::Values(5'000, 50'000));
+INSTANTIATE_TEST_SUITE_P(ManyCalls, WhoWaitsTrue, testing::Values(500'000));
+
 TEST(WhoWaitsTimeline, RegionsAreNamedByTheProgramAndChangeNothing) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "picture.svg").string();
@@ -254,6 +317,7 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
   process.signal(SIGTERM);
   process.wait();
   EXPECT_EQ(Shown(picture()).bars["r"].size(), 2u) << picture();
+  EXPECT_SAYS(picture(), "still waiting at the end for rank 1");  // in the barrier, which has no peer
 }
 
 TEST(WhoWaitsTimeline, BadOptionsAreRefused) {

@@ -216,6 +216,18 @@ TEST(WhoWaits, ASignalAsksForAnExplanation) {
   EXPECT_SAYS(result.err, "who_waits: asked by a signal");
 }
 
+TEST(WhoWaits, StuckRanksAreReportedWhileOthersContinue) {
+  const TemporaryFolder folder;
+  std::string statements = "* self; 0 receive 1 7; 1 receive 0 7";
+  for (int i = 0; i < 1000; ++i) statements += "; 2 nap 300; 2 barrier 1";
+  Process process(under_mpirun(3, {PATH_who_waits, "--after", "2", "--", PATH_waiting_programs, statements}),
+                  {{"HOME", folder.path().string()}});
+  EXPECT_TRUE(process.wait_for("no progress of ranks 0-1 for 2 s"));
+  EXPECT_TRUE(process.wait_for("0 waits for 1, 1 waits for 0: deadlock"));
+  process.signal(SIGTERM);
+  process.wait();
+}
+
 TEST(WhoWaits, BadCommandLinesAreRefused) {
   for (const auto& [command, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--after", "0", "--", "true"}, "--after must be from 0.5 to 1000000, not 0"},

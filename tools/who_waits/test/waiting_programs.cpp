@@ -326,6 +326,36 @@ void run(const std::string& statement) {
   for (int i = 0; i < times; ++i) operations.at(operation.substr(star + 1))();
 }
 
+// Steps of a message to the right and a sum. Before 16 of them, rank 2 sleeps 100 ms, in one piece or between calls
+// that need no other rank. Each rank prints its calls of 50 ms or more: rank, call, ms of its start, ms; then its
+// seconds.
+void log_steps(int steps, std::chrono::duration<double> initializing) {
+  std::string log;
+  const double start = MPI_Wtime();
+  const auto timed = [&](const char* name, const auto& call) {
+    const double enter = MPI_Wtime();
+    call();
+    if (const double leave = MPI_Wtime(); leave - enter >= 0.05)
+      log += std::to_string(rank) + " " + name + " " + std::to_string(1e3 * (enter - start)) + " " +
+             std::to_string(1e3 * (leave - enter)) + "\n";
+  };
+  for (int i = 0; i < steps; ++i) {
+    if (const int part = steps / 16; rank == 2 && i % part == part / 2) {
+      const int naps = i / part % 2 ? 20 : 1;
+      for (int nap = 0; nap < naps; ++nap) {
+        usleep(100'000 / static_cast<unsigned>(naps));
+        MPI_Allreduce(out.data(), in.data(), 1, MPI_INT, MPI_SUM, MPI_COMM_SELF);
+      }
+    }
+    timed("MPI_Sendrecv", [] {
+      MPI_Sendrecv(out.data(), 1, MPI_INT, (rank + 1) % size, 1, in.data(), 1, MPI_INT, (rank + size - 1) % size, 1,
+                   MPI_COMM_WORLD, none());
+    });
+    timed("MPI_Allreduce", [] { all_reduce(1); });
+  }
+  std::printf("%s%d all 0 %f\n", log.c_str(), rank, 1e3 * (MPI_Wtime() - start + initializing.count()));
+}
+
 // What calls cost that need no other rank, in ns.
 void print_cost_of_calls() {
   const auto each = [](int times, const auto& call) {
@@ -358,9 +388,11 @@ int main(int argc, char** argv) {
     return MPI_Recv(in.data(), 1, MPI_INT, rank ^ 1, 7, all, MPI_STATUS_IGNORE);
   }
 #endif
+  const auto started = std::chrono::steady_clock::now();
   int provided;
   const bool threads = argc == 2 && std::string(argv[1]).find("_thread") != std::string::npos;
   MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
+  const auto initialized = std::chrono::steady_clock::now();
   if (MPI_Comm parent; MPI_Comm_get_parent(&parent), argc == 2 && parent != MPI_COMM_NULL) {
     sleep(static_cast<unsigned>(std::atoi(argv[1] + sizeof "child")));
     MPI_Send(out.data(), 1, MPI_INT, 0, 1, parent), MPI_Comm_disconnect(&parent);
@@ -374,6 +406,10 @@ int main(int argc, char** argv) {
       usleep(1000 * static_cast<unsigned>(rank == std::atoi(argv[2]) ? std::atoi(argv[3]) : 1));
       all_reduce(std::atoi(argv[4]));
     }
+    return MPI_Finalize();
+  }
+  if (argc == 3 && argv[1] == std::string("steps")) {
+    log_steps(std::atoi(argv[2]), initialized - started);
     return MPI_Finalize();
   }
   if (argc == 2 && argv[1] == std::string("calls")) {
