@@ -93,6 +93,23 @@ TEST_F(CompareResults, NodesOfOtherNamesAreComparedOneByOne) {
   EXPECT_EQ(slower.comparisons[0].again_b.size(), 3U);
 }
 
+// As with --only in B: facts that nobody asked for are not lost.
+TEST_F(CompareResults, WhatASmallerSuiteDoesNotAskIsNotRun) {
+  const std::string a = results("a", {"n"}, "8", 10), b = folder_ / "b";
+  {
+    ResultsWriter writer(b);
+    writer.write(read_results(a).head);
+    writer.write(CheckResult{.check = "wiring", .status = Status::pass});
+    writer.write(Summary{.passed = 1});
+  }
+  const auto verdict = compared(a, b);
+  EXPECT_EQ(verdict.summary.failed, 0);
+  EXPECT_EQ(verdict.summary.exit_status, 3);
+  ASSERT_FALSE(verdict.checks.empty());
+  EXPECT_EQ(verdict.checks[0].check, "node: facts");
+  EXPECT_EQ(verdict.checks[0].reason, "B was not asked: its suite is smaller");
+}
+
 TEST_F(CompareResults, ASuspectWhoseFreshLaunchesCrashOrHangFails) {
   for (const char* crash : {"kill -SEGV $$", "exit 3", "exit 1"}) {
     const auto verdict = compared_again(crash);
