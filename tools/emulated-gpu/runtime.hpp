@@ -111,6 +111,7 @@ struct Record {
 struct Capture {
   std::thread::id thread;
   std::vector<Make> tasks;
+  bool invalid = false;  // a part of it was refused
 };
 
 }  // namespace emulated_gpu
