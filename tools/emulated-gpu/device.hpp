@@ -64,6 +64,8 @@ std::string host_name();
 
 // Writes a line to stderr with one write().
 void say(const std::string& line);
+// The same for a mistake of the program: with-gpus --error-exitcode
+void report(const std::string& line);
 
 }  // namespace emulated_gpu
 

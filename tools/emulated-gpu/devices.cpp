@@ -231,9 +231,11 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaPeekAtLastError() {
   if (has_device() && !in_host_function) guarded(__func__, [] {});
+  seen(last_error);
   return last_error;
 }
 const char* cudaGetErrorName(cudaError_t error) {
+  seen(error);
   static constexpr std::pair<cudaError_t, const char*> names[] = {
       {cudaSuccess, "cudaSuccess"},
 #include <error_names.inc>  // of the header, made by CMake
@@ -242,6 +244,7 @@ const char* cudaGetErrorName(cudaError_t error) {
   return found == std::end(names) ? "unrecognized error code" : found->second;
 }
 const char* cudaGetErrorString(cudaError_t error) {
+  seen(error);
   if (explained.first == error && error != cudaSuccess) return explained.second.c_str();
   if (error == cudaErrorNoDevice) return "no GPU; set EMULATED_GPUS=N to use N emulated GPUs";
   return error == cudaSuccess ? "no error" : cudaGetErrorName(error);

@@ -161,7 +161,7 @@ void Hub::fail(ncclResult_t code, const std::string& text, bool say_it) {
   failed_ = true;
   failure_ = text;
   failure_code_ = code;
-  if (say_it) say(text);
+  if (say_it) report(text);
   for (Participant& one : participants_)
     if (one.here) one.connection->send(Kind::failed, text, code);
 }

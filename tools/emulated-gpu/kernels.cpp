@@ -28,7 +28,7 @@ struct Binary {
 struct Registered {  // a kernel or a variable; never destroyed
   Binary* binary;
   std::string name, title;
-  std::atomic<std::size_t> dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
+  std::atomic<int> dynamic_shared = -1;  // what cudaFuncSetAttribute allows; -1: it was not called
 
   Registered(void** of, const char* symbol)
       : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(ptx::demangled(symbol)) {}
@@ -85,6 +85,11 @@ struct Found {
   Registered& registration;
   const ptx::Kernel& kernel;
   const ptx::Attributes& attributes;
+
+  std::size_t most_dynamic() const {
+    const int set = registration.dynamic_shared;
+    return set < 0 ? shared_default - std::min(shared_default, attributes.shared) : static_cast<std::size_t>(set);
+  }
 };
 Found kernel_at(const void* function, int device) {
   Registered& registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
@@ -121,16 +126,24 @@ std::string describe(std::uintptr_t address, int device) {
   return "";
 }
 
+// What does not end the program, once for each kernel and source line: the begin and the end of the text.
+void report_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> reported;
+  const Lock lock(mutex);
+  const std::size_t where = std::max(text.rfind(": "), text.rfind(" (") + 1);  // npos + 1 is 0
+  if (reported.insert(text.substr(0, text.find(", block")) + text.substr(where)).second) report(text);
+}
+
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
   const std::vector<ptx::Range> memory = memory_of(device);
-  bool noted = false;
   ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
                                  memory,
                                  {},
-                                 [&](const std::string& text) {
-                                   if (!std::exchange(noted, true)) say(text);
-                                 },
+                                 report_once,
+                                 say,
+                                 deadline(),
                                  [device](std::uintptr_t address) { return describe(address, device); }};
   if (Machine& machine = Machine::get(); machine.any_arriving) {
     const Lock lock(machine.mutex);
@@ -140,13 +153,10 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device)
     ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
     if (fault.kind != ptx::Fault::not_emulated) {
-      say(fault.text);
+      report(fault.text);
       return set_sticky_error(device, static_cast<cudaError_t>(fault.kind), fault.text);
     }
-    static std::mutex mutex;
-    static std::set<const ptx::Kernel*> reported;
-    const Lock lock(mutex);
-    if (reported.insert(&kernel).second) say(fault.text);
+    report_once(fault.text);
     set_error_once(device, cudaErrorNotSupported, fault.text);
   } catch (const std::bad_alloc&) {
     set_sticky_error(device, cudaErrorMemoryAllocation, "the host has no memory for a block");
@@ -197,21 +207,17 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   if (found.attributes.max_threads && threads > found.attributes.max_threads)
     refuse(cudaErrorInvalidConfiguration,
            fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
-  const std::size_t dynamic_shared = found.registration.dynamic_shared;
-  if (shared > dynamic_shared ||
-      found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + dynamic_shared))
+  if (shared > found.most_dynamic())
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
                                               "bytes call cudaFuncSetAttribute with "
                                               "cudaFuncAttributeMaxDynamicSharedMemorySize; the most is {}",
                                               title, found.attributes.shared, shared, shared_default, shared_most));
-  if (cooperative) {
-    const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
-    const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
-                      static_cast<std::size_t>(multiprocessors());
-    if (blocks > most)
-      refuse(cudaErrorCooperativeLaunchTooLarge,
-             fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
-  }
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
+                    static_cast<std::size_t>(multiprocessors());
+  if (cooperative && blocks > most)
+    refuse(cudaErrorCooperativeLaunchTooLarge,
+           fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
   static std::atomic<unsigned> launches{0};
   auto made = std::make_shared<ptx::Launch>();
   *made = {.grid = {grid.x, grid.y, grid.z},
@@ -219,6 +225,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
            .shared = shared,
            .stack = stack_of(device),
            .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
+           .resident = most,
            .cooperative = cooperative,
            .check = checks(),
            .seed = seed() + launches++};
@@ -334,8 +341,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
         found.attributes.max_threads ? static_cast<int>(found.attributes.max_threads) : 1024;
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
-    attributes->maxDynamicSharedSizeBytes =
-        static_cast<int>(std::min(found.registration.dynamic_shared.load(), shared_most - found.attributes.shared));
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(found.most_dynamic());
   });
 }
 // A hint, which has no effect here.
@@ -349,7 +355,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
       refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
                                                 found.registration.title, found.attributes.shared, value, shared_most));
-    found.registration.dynamic_shared = static_cast<std::size_t>(value);
+    found.registration.dynamic_shared = value;
   });
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int fresh_byte = 0xA5;
 constexpr std::size_t page = 4096, red_zone = 256;
+constexpr std::size_t before_block = 16;  // where malloc() keeps the size of a block
 
 std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 std::uintptr_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -24,19 +25,24 @@ struct sigaction next_handler;
 // One line for code of the host that touches device memory. Then the signal has the effect that it would have had.
 void report_access(int, siginfo_t* info, void*) {
   const std::uintptr_t address = number(info->si_addr);
-  if (address - device_addresses.begin < device_addresses.bytes) {
+  if (address + before_block - device_addresses.begin < device_addresses.bytes) {
     std::string what = "memory that is not allocated";
     if (Machine& machine = Machine::get(); machine.mutex.try_lock()) {
+      const auto place = [&](const auto& found) {
+        return fmt::format("an allocation of {} bytes on device {}", found.second.bytes, found.second.device);
+      };
       if (const auto* const found = find_memory(info->si_addr))
-        what = fmt::format("byte {} of an allocation of {} bytes on device {}", address - found->first,
-                           found->second.bytes, found->second.device);
+        what = fmt::format("byte {} of {}", address - found->first, place(*found));
+      else if (const auto* const behind = find_memory(static_cast<const char*>(info->si_addr) + before_block))
+        what = "just before " + place(*behind) + ", as free() and delete do: free it with cudaFree";
       machine.mutex.unlock();
     }
-    say(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here",
-                    info->si_addr, what));
+    report(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here",
+                       info->si_addr, what));
   }
   if (address - device_addresses.begin - device_addresses.bytes < device_addresses.bytes)  // its second mapping
-    say(fmt::format("work of a stream used device memory at {:#x} after cudaFreeAsync had freed it on another stream",
+    report(
+        fmt::format("work of a stream used device memory at {:#x} after cudaFreeAsync had freed it on another stream",
                     address - device_addresses.bytes));
   sigaction(SIGSEGV, &next_handler, nullptr);  // and the access is repeated
 }
@@ -97,9 +103,9 @@ class Arena {
   bool reserve() {
     // Less where ulimit -v allows no more.
     for (std::size_t bytes = 2 * device_memory * Machine::get().devices.size(); bytes >= page; bytes /= 2) {
-      void* const got = mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* const got = mmap(nullptr, 2 * bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (got == MAP_FAILED) continue;
-      addresses.begin = number(got);
+      addresses.begin = number(got) + page;  // so that what is before the first block is ours, too
       addresses.bytes = bytes;
       next_ = addresses.begin;
       return true;

@@ -252,7 +252,7 @@ struct AtExit {
       const std::lock_guard lock(Handles::get().mutex);
       for (const ncclComm_t comm : Handles::get().all) left += comm->member ? 1 : 0;
     }
-    if (left && checks()) say(fmt::format("leaked at exit: {} communicator{}", left, left > 1 ? "s" : ""));
+    if (left && checks()) report(fmt::format("leaked at exit: {} communicator{}", left, left > 1 ? "s" : ""));
     wait_for_guests();
   }
 } at_exit;

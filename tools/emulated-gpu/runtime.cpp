@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -101,20 +102,34 @@ struct Faults {
   std::map<int, CudaError> of_device;
   std::map<int, CudaError> once, at_wait;  // for the next call, and for require_success_of_all()
   std::atomic<int> count{0};
+  std::atomic<bool> reported{false};
+  std::map<std::string, cudaError_t> unseen;
 };
 Faults& faults() {
   static Faults& the = *new Faults;
   return the;
 }
 }  // namespace
+void report(const std::string& line) {
+  faults().reported = true;
+  say(line);
+}
+void unseen(cudaError_t code, const std::string& what) {
+  const Lock lock(faults().mutex);
+  faults().unseen[what] = code;
+}
+void seen(cudaError_t code) {
+  const Lock lock(faults().mutex);
+  std::erase_if(faults().unseen, [=](const auto& one) { return one.second == code; });
+}
 void set_sticky_error(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
-  if (faults().of_device.try_emplace(device, CudaError{code, why}).second) ++faults().count;
+  if (faults().of_device.try_emplace(device, CudaError{code, why, true}).second) ++faults().count;
 }
 void set_error_once(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
-  faults().at_wait.insert_or_assign(device, CudaError{code, why});
-  if (faults().once.insert_or_assign(device, CudaError{code, why}).second) ++faults().count;
+  faults().at_wait.insert_or_assign(device, CudaError{code, why, true});
+  if (faults().once.insert_or_assign(device, CudaError{code, why, true}).second) ++faults().count;
 }
 bool failed(int device) {
   if (faults().count == 0) return false;
@@ -162,24 +177,39 @@ namespace {
 
 using namespace emulated_gpu;
 
-// With --check, reports what the program leaked.
+// With --check, what the program leaked, and the errors that it did not look at.
+void report_the_rest() {
+  for (const auto& [what, code] : std::exchange(faults().unseen, {}))
+    report(fmt::format("{}: {}; the program did not look at this error", what, cudaGetErrorName(code)));
+  if (!checks() || faults().count > 0) return;  // after a fault no buffer can be freed
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  std::string left;
+  const auto add = [&](std::size_t count, const std::string& what) {
+    if (count) left += (left.empty() ? "" : ", ") + std::to_string(count) + " " + what + (count > 1 ? "s" : "");
+  };
+  add(static_cast<std::size_t>(std::ranges::count_if(
+          machine.memory, [](const auto& one) { return one.second.kind < Allocation::registered; })),
+      "buffer");
+  add(static_cast<std::size_t>(std::ranges::count(machine.streams, false, &CUstream_st::is_default)), "stream");
+  add(machine.events.size(), "event");
+  add(machine.graphs.size(), "graph");
+  add(machine.executables.size(), "executable graph");
+  if (!left.empty()) report("leaked at exit: " + left);
+}
+
+// The last word on the exit status: on_exit() is told which one the program wants.
 struct AtExit {
-  ~AtExit() {
-    if (!checks() || faults().count > 0) return;  // after a fault no buffer can be freed
-    Machine& machine = Machine::get();
-    const Lock lock(machine.mutex);
-    std::string left;
-    const auto add = [&](std::size_t count, const std::string& what) {
-      if (count) left += (left.empty() ? "" : ", ") + std::to_string(count) + " " + what + (count > 1 ? "s" : "");
-    };
-    add(static_cast<std::size_t>(std::ranges::count_if(
-            machine.memory, [](const auto& one) { return one.second.kind < Allocation::registered; })),
-        "buffer");
-    add(static_cast<std::size_t>(std::ranges::count(machine.streams, false, &CUstream_st::is_default)), "stream");
-    add(machine.events.size(), "event");
-    add(machine.graphs.size(), "graph");
-    add(machine.executables.size(), "executable graph");
-    if (!left.empty()) emulated_gpu::say("leaked at exit: " + left);
+  AtExit() {
+    on_exit(
+        [](int status, void*) {
+          report_the_rest();
+          const char* const wanted = std::getenv("EMULATED_GPU_ERROR_EXITCODE");
+          if (status != 0 || !wanted || !faults().reported) return;
+          std::fflush(nullptr);
+          _exit(whole_number(wanted, 255).value_or(1));
+        },
+        nullptr);
   }
 } at_exit;
 

@@ -111,6 +111,7 @@ struct Record {
 struct Capture {
   std::thread::id thread;
   std::vector<Make> tasks;
+  bool invalid = false;  // a part of it was refused
 };
 
 }  // namespace emulated_gpu
@@ -188,6 +189,7 @@ inline bool has_device() { return !Machine::get().devices.empty(); }
 struct CudaError {
   cudaError_t code;
   std::string why = {};
+  bool reported = false;  // when a kernel failed
 };
 [[noreturn]] inline void refuse(cudaError_t code, const std::string& why) { throw CudaError{code, why}; }
 
@@ -196,10 +198,14 @@ void require_no_fault();
 void require_success();         // also an error that one call returns
 void require_success_of_all();  // also one that a launch has returned, because many programs do not look
 
+// With --check, keeps errors of calls until the program looks at one of this code. At its end the others are reported.
+void unseen(cudaError_t code, const std::string& what);
+void seen(cudaError_t code);
+
 // Runs the body of the CUDA function `name`.
 template <class Function>
 cudaError_t guarded(const char* name, Function&& function) try {
-  if (!has_device()) throw CudaError{Machine::get().why_none};
+  if (!has_device()) throw CudaError{Machine::get().why_none, "", true};
   if (in_host_function) refuse(cudaErrorNotPermitted, "a host function of a stream must not use CUDA");
   require_no_fault();
   if constexpr (std::is_void_v<decltype(function())>) {
@@ -212,7 +218,9 @@ cudaError_t guarded(const char* name, Function&& function) try {
     return code;
   }
 } catch (const CudaError& failure) {
-  if (!failure.why.empty()) explained = {failure.code, std::string(name) + ": " + failure.why};
+  const std::string text = std::string(name) + ": " + failure.why;
+  if (!failure.why.empty()) explained = {failure.code, text};
+  if (!failure.reported && checks()) unseen(failure.code, text);
   return last_error = failure.code;
 }
 // The same with the machine's mutex held.

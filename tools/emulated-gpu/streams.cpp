@@ -161,6 +161,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->captured) {
       const std::string why = "a capture of more than one stream is not emulated";
       say(why);
+      for (const cudaStream_t one : Machine::get().streams)
+        if (one->capture && one->capture->thread == std::this_thread::get_id()) one->capture->invalid = true;
       refuse(cudaErrorNotSupported, why);
     } else if (found.capture) {
       refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
@@ -241,7 +243,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     CUstream_st* const found = &valid(stream);
     if (found->is_default) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
     if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
-    found->capture = Capture{std::this_thread::get_id(), {}};
+    found->capture = Capture{std::this_thread::get_id(), {}, false};
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -251,8 +253,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (!found.capture) refuse(cudaErrorIllegalState, "this stream is not captured");
     if (found.capture->thread != std::this_thread::get_id())
       refuse(cudaErrorStreamCaptureWrongThread, "another thread began the capture");
-    machine.graphs.insert(*graph = new CUgraph_st{std::move(found.capture->tasks)});
-    found.capture.reset();
+    const Capture ended = *std::exchange(found.capture, std::nullopt);
+    if (ended.invalid) refuse(cudaErrorStreamCaptureInvalidated, "a call of this capture was refused");
+    machine.graphs.insert(*graph = new CUgraph_st{ended.tasks});
   });
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {

@@ -174,8 +174,7 @@ void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 ad
 void GlobalChecker::report(const Warp& w, const Instruction& i, int lane, const char* what, const Event& before,
                            const char* other) {
   const Context& c = *w.context;
-  done_ = true;  // of this launch; one report of each kernel
-  if (!reported_.insert(c.kernel).second) return;
+  done_ = true;  // of this launch
   const unsigned *grid = c.launch->grid, *size = c.launch->block;
   const u32 b = before.block - 1, t = before.thread;
   c.surroundings->note(place_of(w, lane) + ": race on global memory: " + what + " in no order with the " + other +

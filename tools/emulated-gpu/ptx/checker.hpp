@@ -2,7 +2,6 @@
 // never written.
 #pragma once
 
-#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -85,7 +84,6 @@ class GlobalChecker {
   Page* page_ = nullptr;  // of last_
   u32 launch_ = 0, now_ = 0;
   bool done_ = false;
-  std::set<const Kernel*> reported_;
   std::unordered_map<u32, std::vector<u32>> fences_;  // times, by block
   std::unordered_map<u32, u32> known_;                // by block, until when it knows all others' fences
 };

@@ -1,6 +1,7 @@
 // program.hpp: the PTX of a program on one device, and its kernels carried out on the host's memory.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,6 +44,7 @@ struct Launch {
   std::size_t shared = 0;                // dynamic, in bytes
   std::size_t stack = 0;                 // bytes for the calls of a thread, if more than the default
   std::vector<std::uint8_t> parameters;  // as the kernel's parameters lie in memory
+  std::size_t resident = 64;             // the most blocks that run at the same time
   bool cooperative = false;              // all blocks run at the same time
   bool check = false;                    // also find races and reads of memory that was never written
   unsigned seed = 1;                     // of the order of blocks and warps, with `check`
@@ -51,9 +53,11 @@ struct Launch {
 // The device at the time when a kernel starts.
 struct Surroundings {
   DeviceMemory device_memory;
-  const std::vector<Range>& memory;                     // what the kernel may use, sorted
-  std::vector<Range> arriving;                          // parts of it that a cudaMemcpy may still write
-  std::function<void(const std::string&)> note;         // reports what does not end the kernel
+  const std::vector<Range>& memory;              // what the kernel may use, sorted
+  std::vector<Range> arriving;                   // parts of it that a cudaMemcpy may still write
+  std::function<void(const std::string&)> note;  // reports what does not end the kernel
+  std::function<void(const std::string&)> say;   // after `deadline` and again after twice the time
+  std::chrono::seconds deadline;
   std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
 };
 

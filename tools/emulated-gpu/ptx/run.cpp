@@ -19,7 +19,7 @@ constexpr int most_patience = 20;
 // Blocks do not start in the order of their numbers: so many in the opposite one or, with Launch::check, in any and
 // together.
 constexpr std::size_t together = 4;
-constexpr std::size_t most_resident = 64, stack_bytes = 16384;
+constexpr std::size_t stack_bytes = 16384;
 constexpr int barriers = 16;
 
 struct Block {
@@ -47,6 +47,7 @@ struct Block {
   enum class State { done, ran, waits };
   State step();
   [[noreturn]] void report_deadlock() const;
+  std::string place() const;
 };
 
 namespace {
@@ -470,6 +471,13 @@ void Block::report_deadlock() const {
        "waits forever, because " + std::to_string(alive) + " threads are left and more are expected");
 }
 
+std::string Block::place() const {
+  const auto& w = **std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
+  const u32 runs = w.alive & ~w.at_barrier & ~w.at_sync;
+  const int lane = std::countr_zero(runs ? runs : w.alive);
+  return place_of(w, lane) + " is at " + text_of(context, waits_at(w, lane));
+}
+
 void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings) {
 #if defined(__x86_64__)
   struct RoundingMode {  // the program may have changed that of its thread
@@ -482,6 +490,8 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
   alignas(64) u8 workspace[64] = {};
   std::vector<std::unique_ptr<Block>> resident, idle;
   u64 next = 0;
+  const auto began = std::chrono::steady_clock::now();
+  std::chrono::seconds report_after = std::max(surroundings.deadline, std::chrono::seconds(1));
   int patience = most_patience;
   std::minstd_rand random(launch.seed);
   static thread_local GlobalChecker global;
@@ -530,7 +540,13 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
         ++n;
       }
       if (!ran) resident[0]->report_deadlock();
-      if (!patient && next < blocks && resident.size() < most_resident) {
+      if (!resident.empty() && std::chrono::steady_clock::now() - began > report_after) {
+        surroundings.say("a kernel runs for " + std::to_string(report_after.count()) +
+                         " s: " + std::to_string(next - resident.size()) + " of " + std::to_string(blocks) +
+                         " blocks are done; " + resident[0]->place());
+        report_after *= 2;
+      }
+      if (!patient && next < blocks && resident.size() < launch.resident) {
         admit();
         patience = 1;
       }

@@ -16,6 +16,7 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
   const u32 *b = w.row<u32>(i.s[1]), *c = w.row<u32>(i.s[2]);
   u32 value[warp_size], valid = 0;
   std::memcpy(value, w.row<u32>(i.s[0]), sizeof value);
+  for_lanes(~mask, [&](int l) { std::memset(&value[l], fresh_byte, sizeof value[l]); });  // not those that it had
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
@@ -27,6 +28,10 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
     const bool good = i.immediate == 0 ? from >= last : from <= last;
     d[l] = value[good ? from : l];
     valid |= u32{good} << l;
+    // The scheduler waits for the others that the mask names.
+    if (w.context->checker && good && !(mask >> from & 1) && i.s[3] && w.row<u32>(i.s[3])[l] >> from & 1)
+      w.context->surroundings->note(place_of(w, l) + ": the value of lane " + std::to_string(from) +
+                                    " is undefined, because that thread has ended: " + text_of(*w.context, i));
   }
   set_predicate(w, i.d2, mask, valid);
 }

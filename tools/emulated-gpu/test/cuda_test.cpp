@@ -169,8 +169,7 @@ TEST_F(HostCuda, ACaptureRefusesWhatAGraphCannotHold) {
   expect_refused(cudaEventSynchronize(event), cudaErrorCapturedEvent, "recorded in a capture");
   expect_refused(cudaStreamWaitEvent(other, event, 0), cudaErrorNotSupported, "more than one stream");
   cudaGraph_t graph{};
-  EXPECT_OK(cudaStreamEndCapture(stream, &graph));
-  EXPECT_OK(cudaGraphDestroy(graph));
+  expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated, "was refused");
   EXPECT_OK(cudaEventRecord(event, stream)) << "outside of a capture it is an event like any other again";
   EXPECT_OK(cudaEventSynchronize(event));
 }

@@ -8,6 +8,7 @@
 #undef NDEBUG
 #include <cassert>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -163,6 +164,23 @@ __global__ void sum_by_last_block(bool right, int* ticket, int* parts, int* tota
   __syncthreads();
   if (last && threadIdx.x < gridDim.x) atomicAdd(total, parts[threadIdx.x]);  // mistake: no_fence
 }
+__global__ void sum_of_some(bool right, int* out) {
+  if (!right && threadIdx.x >= 20) return;
+  int value = threadIdx.x < 20 ? 1 : 0;
+  for (int apart = 16; apart > 0; apart /= 2) value += __shfl_down_sync(~0u, value, apart);  // mistake: lanes_ended
+  if (threadIdx.x == 0) *out = value;
+}
+__global__ void reverse_all(int* out) {
+  __shared__ int fixed[11000];
+  fixed[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = fixed[31 - threadIdx.x];
+}
+__global__ void meet(volatile int* arrived) {
+  atomicAdd(const_cast<int*>(arrived), 1);
+  while (*arrived < gridDim.x) {  // mistake: too_many_blocks
+  }
+}
 __global__ void scale(float* x) {
   if (index() < n) x[index()] *= 2;  // mistake: scale
 }
@@ -200,6 +218,19 @@ void scale_in_stream(bool right) {
   check(cudaSetDevice(0));
   scale<<<blocks, threads, 0, stream>>>(x), check(cudaGetLastError());  // mistake: stream_of_another_device
   check(cudaStreamSynchronize(stream));
+}
+
+void look_at_no_error(bool right) {
+  float *x = nullptr, host[n] = {};
+  cudaMalloc(&x, sizeof host);
+  set_all<<<1, right ? 1024 : 2048>>>(x);
+  cudaMemcpy(host, x, sizeof host, right ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
+  cudaFree(x);
+  if (!right) cudaFree(x);
+  std::exit(0);
+}
+void reverse_with_more(bool right) {
+  reverse_all<<<1, 32, right ? 4096 : 8192>>>(zeros()), check(cudaGetLastError());  // mistake: more_than_48_kib
 }
 
 // Mistakes of memory
@@ -249,6 +280,10 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
      [](bool right) { expect(100, [=](int* p) { chain<<<100, 1>>>(right, p, p + 100, p + 900); }); }},
     {"no_fence",
      [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
+    {"lanes_ended", [](bool right) { expect(20, [=](int* p) { sum_of_some<<<1, 32>>>(right, p + 999); }); }},
+    {"too_many_blocks", [](bool right) { meet<<<right ? 256 : 257, 1>>>(zeros()); }},
+    {"no_error_checks", look_at_no_error},
+    {"more_than_48_kib", reverse_with_more},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
     {"host_pointer",
      [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : std::vector<float>(n).data()); }},

@@ -50,6 +50,13 @@ reports = {
     "no_atomic": between_blocks("add_of_warps", "write", "(?:write|read)"),
     "blocks_in_order": between_blocks("chain", "read", "write"),
     "no_fence": r"kernel sum_by_last_block\(.*race on global memory: read in no order with the write by block .*LINE",
+    "lanes_ended": r"kernel sum_of_some\(.*thread \(4,0,0\): the value of lane 20 is undefined, because that thread has ended: "
+                   r"shfl.*LINE[^\n]*\n[^\n]*WRONG",
+    "too_many_blocks": r"a kernel runs for 1 s: 0 of 257 blocks are done; kernel meet\(.*\), block .* is at .*LINE",
+    "no_error_checks": r"cudaFree: 0x.* was already freed.*: cudaErrorInvalidValue; the program did not look at this error\n"
+                       r".*cudaLaunchKernel: set_all\(.* \(2048,1,1\) threads.*: cudaErrorInvalidConfiguration; the program.*\n"
+                       r".*cudaMemcpy: the destination .* is not device memory: cudaErrorInvalidValue; the program did not look",
+    "more_than_48_kib": r"LINE: cudaErrorInvalidValue: cudaLaunchKernel: reverse_all\(.*: 44000 . 8192 bytes of static and dynamic",
     "null_pointer": of_scale(".* a null pointer"),
     "host_pointer": of_scale(".* memory of the host"),
     "memory_not_set": of_scale(unset, failure),
@@ -66,8 +73,16 @@ with open(os.path.splitext(os.path.abspath(__file__))[0].removesuffix("_test") +
 
 
 def run(*arguments, check=True, seed=1):
+    """A program that would never end is stopped when that is reported."""
     options = ["--check", "--seed", str(seed)] if check else []
-    return subprocess.run([with_gpus, *options, "2", program, *arguments], capture_output=True, text=True, timeout=100)
+    endless = arguments == ("too_many_blocks",)
+    with subprocess.Popen([with_gpus, *options, "2", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env={**os.environ, "EMULATED_GPU_DEADLINE": "1" if endless else "600"}) as process:
+        first = process.stderr.readline() if endless else ""
+        if endless:
+            process.kill()
+        out, err = process.communicate(timeout=400)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, first + err)
 
 
 def check(name):

@@ -61,13 +61,33 @@ TEST_F(WithGpus, PrintsTheSeedThatItChooses) {
   EXPECT_EQ(given.all(), "71\n");
 }
 
+TEST_F(WithGpus, GivesAMistakeItsExitStatus) {
+  const std::string program =
+      built("frees",
+            "#include <cstdlib>\nextern \"C\" int cudaFree(void*);\n"
+            "int main(int, char** v) { cudaFree((void*)std::atol(v[1])); return std::atoi(v[2]); }",
+            {"-L" EMULATED_GPU, "-l:libcudart.so." + major});
+  const auto status = [&](const std::string& address, const std::string& wanted) {
+    return run({with_gpus, "--check", "--error-exitcode", "33", "1", program, address, wanted}).status;
+  };
+  EXPECT_EQ(status("8", "0"), 33);
+  EXPECT_EQ(status("0", "0"), 0) << "there is no mistake";
+  EXPECT_EQ(status("8", "5"), 5) << "that of the program";
+  const auto result = run({with_gpus, "--check", "1", program, "8", "0"});
+  EXPECT_EQ(result.status, 0) << "as under compute-sanitizer";
+  EXPECT_SAYS(result.err,
+              "cudaFree: 0x8 was already freed, or not allocated by the matching function: "
+              "cudaErrorInvalidValue; the program did not look at this error");
+}
+
 TEST_F(WithGpus, RefusesAWrongCommandLine) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"65", "true"},
                                                 {"x", "true"},
                                                 {"2"},
                                                 {},
                                                 {"--chek", "2", "true"},
-                                                {"--seed", "x", "2", "true"}}) {
+                                                {"--seed", "x", "2", "true"},
+                                                {"--error-exitcode", "256", "2", "true"}}) {
     std::vector<std::string> all{with_gpus};
     all.insert(all.end(), words.begin(), words.end());
     const auto result = run(all);
