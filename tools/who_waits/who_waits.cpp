@@ -412,7 +412,8 @@ class Watch {
       } else if (outside || program_of(state.pid).starts_with("python"))
         stacks = stacks_of(state.pid);
       state.stack = stack_line(stacks);
-      for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
+      for (Wait& wait : state.waits)
+        if (!silent) wait.place = place_of(state.pid, wait.site);
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
