@@ -361,6 +361,9 @@ class Watch {
       const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
       // Some are quiet: a look at them, which stays silent unless it proves that they are stuck.
+      if (number("quiet") == 0)  // usually all become quiet soon, and are explained at once
+        next_silent_look_ =
+            Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
       some_are_quiet_ = !all_ended && number("quiet") > 0 && Clock::now() >= next_silent_look_;
       if (all_are_quiet_ || number("asked") > answered_ || some_are_quiet_ || proved_)
         number("looks", 1);
