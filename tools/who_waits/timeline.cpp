@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <string_view>
@@ -89,16 +88,16 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   std::ranges::stable_sort(out.regions, {}, &TimedCall::enter);
 
   struct At {
-    std::size_t call;
-    const Meeting* meeting;
+    std::size_t call = 0;
+    const Meeting* meeting = nullptr;
   };
   const auto sampled = [&](const Meeting& one) { return Sample{out.sample.shift, 65}.has(one); };
   struct Wait {
-    double until;
-    std::size_t call;
-    At giver, own;
+    double until = 0;
+    std::size_t call = 0;
+    At giver{}, own{};
   };
-  std::map<std::size_t, Wait> waits_of;  // by call
+  std::vector<Wait> waits_of(out.calls.size());  // by call
   std::unordered_map<std::uint64_t, std::vector<At>> meetings;
   for (std::size_t i = 0; i < out.calls.size(); ++i)
     for (const Meeting& one : out.calls[i].met)
@@ -121,7 +120,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
       // Of a long wait, both ranks have kept their calls.
       const bool is_long = level_of(std::llround(1e9 * late)) >= out.sample.level;
       call.waits_like_it = is_long ? 1 : sampled(*one.meeting) ? every : 0;
-      waits_of.insert_or_assign(one.call, Wait{call.enter + late, one.call, *giver, one});
+      waits_of[one.call] = {call.enter + late, one.call, *giver, one};
     }
     if (there.size() != 2 || there[0].meeting->sends == there[1].meeting->sends) continue;
     const std::size_t sender = there[1].meeting->sends;
@@ -132,45 +131,32 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
   }
 
   // The rank that came last may have waited before for another one, which it had to come after: follow it.
-  std::vector<Wait> waits_by_end;
-  for (const auto& [call, wait] : waits_of) waits_by_end.push_back(wait);
-  std::ranges::stable_sort(waits_by_end, {}, &Wait::until);
+  std::erase_if(waits_of, [](const Wait& one) { return !one.own.meeting; });
+  std::ranges::stable_sort(waits_of, {}, &Wait::until);
   std::map<const RankTimes*, std::vector<const Wait*>> before;
-  for (const Wait& wait : waits_by_end) {
+  for (const Wait& wait : waits_of) {
     TimedCall& call = out.calls[wait.call];
     const RankTimes* const last = out.calls[wait.giver.call].rank;
     const auto worked = static_cast<double>(wait.giver.meeting->outside - wait.own.meeting->outside) / 1e9;
-    std::map<int, double> by_rank{{last->rank, std::clamp(worked, 0.0, call.late)}};
-    double left = call.late - by_rank[last->rank];
+    call.worked = {{last->rank, std::clamp(worked, 0.0, call.late)}};
+    double left = call.late - call.worked[last->rank];
     const std::vector<const Wait*>& others = before[last];
     for (auto other = others.rbegin(); other != others.rend() && (*other)->until > call.enter && left > 0; ++other) {
       const TimedCall& then = out.calls[(*other)->call];
       const double both = std::min(wait.until, (*other)->until) - std::max(call.enter, then.enter);
       for (const auto& [rank, seconds] : then.worked) {
         const double part = rank == call.rank->rank ? 0 : std::clamp(seconds * both / then.late, 0.0, left);
-        by_rank[rank] += part, left -= part;
+        call.worked[rank] += part, left -= part;
       }
     }
-    for (const auto& one : by_rank)
-      if (one.second > 0) call.worked.push_back(one);
-    if (const auto most = std::ranges::max_element(call.worked, {}, &std::pair<int, double>::second);
-        most != call.worked.end() && most->second > call.late / 2)
-      call.waits_for = most->first;
+    for (const auto& [rank, seconds] : call.worked)
+      if (seconds > call.late / 2) call.waits_for = rank;
     if (call.late > 0) before[call.rank].push_back(&wait);
   }
 
-  // What the calls that were not kept add, by the place, which has counted all.
-  std::map<const Place*, std::array<double, 2>> seen;  // s of long calls, and of others
-  for (TimedCall& call : out.calls) {
-    call.stands_for = std::ranges::any_of(call.met, sampled) ? every : 1;
-    for (const Meeting& one : call.met)
-      if (one.level >= out.sample.level) call.stands_for = 1;
-    if (!call.open) seen[call.place][call.stands_for > 1] += call.leave - call.enter;
-  }
   for (TimedCall& call : out.calls)
-    if (const auto& [of_long, of_others] = seen[call.place]; call.stands_for > 1 && of_others > 0)
-      call.stands_for =
-          std::clamp((static_cast<double>(call.place->nanoseconds) / 1e9 - of_long) / of_others, 1.0, every);
+    if (std::ranges::none_of(call.met, [&](const Meeting& one) { return one.level >= out.sample.level; }))
+      call.stands_for = every;
 
   bool waits = false;
   double start = out.calls.empty() ? 0 : out.calls.front().enter, stop = -1e300, started = 1e300;

@@ -8,9 +8,9 @@
 #include "record.hpp"
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace who_waits {
@@ -56,7 +56,7 @@ struct TimedCall {
   double waits_like_it = 0;     // likewise; 0: it says nothing about the others
   std::vector<Meeting> met{};   // messages have a peer
   // By rank, s of `late` that it worked longer than this one.
-  std::vector<std::pair<int, double>> worked{};
+  std::map<int, double> worked{};
 };
 struct Timeline {
   std::vector<TimedCall> calls;    // in the order of their start

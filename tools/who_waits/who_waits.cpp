@@ -398,6 +398,9 @@ class Watch {
       const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
       // Some are quiet: a look at them, which stays silent unless it proves that they are stuck.
+      if (number("quiet") == 0)  // usually all become quiet soon, and are explained at once
+        next_silent_look_ =
+            Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
       some_are_quiet_ = !all_ended && number("quiet") > 0 && Clock::now() >= next_silent_look_;
       if (all_are_quiet_ || number("asked") > answered_ || some_are_quiet_ || proved_)
         number("looks", 1);
@@ -449,7 +452,8 @@ class Watch {
       } else if (outside || program_of(state.pid).starts_with("python"))
         stacks = stacks_of(state.pid);
       state.stack = stack_line(stacks);
-      for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
+      for (Wait& wait : state.waits)
+        if (!silent) wait.place = place_of(state.pid, wait.site);
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
@@ -458,7 +462,10 @@ class Watch {
     if (silent) {
       observer_.look(Clock::now());
       const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
-      if (world_.rank() == 0) proved_ = is_proved(ranks, verdict, moved);
+      proved_ = world_.rank() == 0 && verdict.certain && verdict.culprits != explained_ &&
+                !has_moved(ranks, verdict, moved) && std::ranges::none_of(ranks, [&](const RankState& one) {
+                  return one.quiet < options_.after && std::ranges::count(verdict.culprits, one.rank);
+                });
       return;
     }
     if (world_.broadcast("stacks", verdict.cause == "started" ? "wanted" : "") == "wanted") {  // what do they do there?
@@ -476,24 +483,18 @@ class Watch {
     if (!options_.timeline.empty()) show_times(ended_at_.value_or(Clock::now()), false, verdict.waits_for);
   }
 
-  // Whether the culprits are new, were quiet for long enough, and still are stuck.
-  bool is_proved(const std::vector<RankState>& ranks, const Verdict& verdict, const std::vector<bool>& moved) const {
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const bool is_one = std::ranges::find(verdict.culprits, ranks[i].rank) != verdict.culprits.end();
-      if ((moved[i] && verdict.stuck.contains(ranks[i].rank)) || (is_one && ranks[i].quiet < options_.after))
-        return false;
-    }
-    return verdict.certain && verdict.culprits != explained_;
+  // Whether a rank has moved since on which the verdict depends.
+  static bool has_moved(const std::vector<RankState>& ranks, const Verdict& verdict, const std::vector<bool>& moved) {
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (moved[i] && (verdict.stuck.empty() || verdict.stuck.contains(ranks[i].rank))) return true;
+    return false;
   }
 
   // On rank 0.
   void say(const std::vector<RankState>& ranks, Verdict verdict, const std::vector<ProcessStacks>& stacks,
            const std::vector<bool>& moved) {
     const bool one_moves = std::ranges::find(moved, true) != moved.end();
-    bool stuck_moved = one_moves && verdict.stuck.empty();
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      stuck_moved = stuck_moved || (moved[i] && verdict.stuck.contains(ranks[i].rank));
-    if (stuck_moved) {
+    if (has_moved(ranks, verdict, moved)) {
       verdict.certain = false;
       verdict.lines.push_back("a rank has moved on since");
     }
