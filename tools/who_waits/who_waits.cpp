@@ -83,7 +83,8 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
       "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
       "end", po::bool_switch(&options.end), "ends the program if it is proved that it cannot continue")(
       "attach", po::value(&options.attach),
-      "explain a job that hangs already: the name of its program, the pid of its launcher, or job:ID of Slurm or PBS. "
+      "explain a job that hangs already: the name or path of its program, the pid of its launcher, or job:ID of Slurm "
+      "or PBS. "
       "On several nodes: mpirun -N 1 who_waits --attach NAME")(
       "timeline", po::value(&options.timeline),
       "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end")(
