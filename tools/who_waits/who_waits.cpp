@@ -333,10 +333,11 @@ class Watch {
   // `clock`: at the start. Returns whether all ranks leave together.
   bool run(const ClockReading& clock) {
     clock_ = clock;
-    const auto between =
-        std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
+    const std::chrono::milliseconds often(std::max(20, world_.size() / 5));  // at most 5,000 turns per second
+    // The others end, too, and the launcher waits for this process.
+    const auto soon = [&] { return ended_at_ && Clock::now() < *ended_at_ + 2s; };
     for (auto next = Clock::now();;) {
-      for (pollfd waits{socket_, POLLIN, 0}; ::poll(&waits, 1, 200) > 0;) {
+      for (pollfd waits{socket_, POLLIN, 0}; ::poll(&waits, 1, soon() ? 20 : 200) > 0;) {
         const auto message = hear(socket_);
         if (!message || message->what == Message::told_to_end) return false;  // nothing to explain
         if (message->what == Message::asked) number("asked", 1);
@@ -345,7 +346,7 @@ class Watch {
       }
       observer_.look(Clock::now(), is_stopped());
       if (Clock::now() < next) continue;
-      next = Clock::now() + (ended_ ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
+      next = Clock::now() + std::max(often, soon() ? 20ms : ended_ ? 200ms : 1000ms);
       turn();
       if (ends_it_ >= 0) {
         ends_program_ = ends_it_ == world_.rank() || world_.launch().launcher != "Open MPI";
