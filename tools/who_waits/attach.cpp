@@ -222,9 +222,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
       for (const ProcessStacks& one : all) {
         nlohmann::json threads = nlohmann::json::array();
         for (const Stack& stack : one.threads) {
-          nlohmann::json frames = nlohmann::json::array();
+          nlohmann::json& frames = threads.emplace_back(nlohmann::json::array());
           for (const Frame& frame : stack) frames.push_back({{"function", frame.function}, {"place", frame.place}});
-          threads.push_back(std::move(frames));
         }
         file.write({{"what", "stack"},
                     {"rank", one.rank},
@@ -236,8 +235,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"threads", threads}});
       }
     }
-    const bool some = std::ranges::any_of(all, [](const ProcessStacks& one) { return !one.threads.empty(); });
-    if (!some) status = multinode::exit_wrong;
+    const auto unread = [](const ProcessStacks& one) { return one.threads.empty(); };
+    if (std::ranges::all_of(all, unread)) status = multinode::exit_wrong;
   }
   return std::stoi(world.broadcast("the end", std::to_string(status)));
 }

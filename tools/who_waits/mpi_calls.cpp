@@ -63,26 +63,19 @@ std::uint64_t bytes_of(std::int64_t count, MPI_Datatype type) {
   return size < 0 ? 0 : static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(size);
 }
 
-#if MPI_VERSION >= 4
-MPI_Group of_sessions = MPI_GROUP_NULL;  // all processes, for a program of sessions
-#endif
+std::optional<MPI_Group> of_sessions;  // all processes, for a program of sessions
 std::vector<std::int32_t> world_ranks(MPI_Group group) {
   MPI_Group all;
   int size = 0;
-#if MPI_VERSION >= 4
-  if (of_sessions != MPI_GROUP_NULL)
-    all = of_sessions;
+  if (of_sessions)
+    all = *of_sessions;
   else
-#endif
     PMPI_Comm_group(world(), &all);
   PMPI_Group_size(group, &size);
   std::vector<std::int32_t> ranks(static_cast<std::size_t>(size)), in_world(ranks.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   PMPI_Group_translate_ranks(group, size, ranks.data(), all, in_world.data());
-#if MPI_VERSION >= 4
-  if (all != of_sessions)
-#endif
-    PMPI_Group_free(&all);
+  if (!of_sessions) PMPI_Group_free(&all);
   for (std::int32_t& one : in_world) one = one < 0 ? unknown : one;
   return in_world;
 }
@@ -164,25 +157,16 @@ void post(Call& call) {
     call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-void receive_from(const Call& call, std::int32_t peer, std::int32_t tag) {
-  meet({.number = count_received(call.communicator, peer, tag),
-        .bytes = call.bytes,
-        .peer = peer,
-        .tag = tag,
-        .gives = true,
-        .waits = true});
-}
-
 // A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
 void received(const Call& call, const MPI_Status& status) {
   std::int32_t peer = call.from();
   if (call.communicator == uncertain_id) return;
   if (peer == any)
     if (const Communicator* const where = with_id(call.communicator)) peer = where->world_rank(status.MPI_SOURCE);
-  if (peer == any)
-    record()->unknown_calls = true;
-  else
-    receive_from(call, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag());
+  if (peer == any) return void(record()->unknown_calls = true);
+  const std::int32_t tag = call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag();
+  const std::uint64_t number = count_received(call.communicator, peer, tag);
+  meet({.number = number, .bytes = call.bytes, .peer = peer, .tag = tag, .gives = true, .waits = true});
 }
 
 std::array<std::atomic<bool>, std::tuple_size_v<decltype(Record::requests)>> cancelled;
@@ -388,16 +372,13 @@ void neighbours(MPI_Comm comm, std::vector<int>& from, std::vector<int>& to) {
 template <int send, int send_type, int receive, int receive_type, class... A>
 void pieces(MPI_Comm comm, const Communicator& where, const Call& call, const std::tuple<A...>& all) {
   if (std::get<0>(all) == MPI_IN_PLACE || std::get<(receive > 2 ? receive - 1 : 0)>(all) == MPI_IN_PLACE) return;
-  const auto bytes = [&](const auto& counts, const auto& types, std::size_t i) {
-    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(counts)>>) {
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(types)>, MPI_Datatype>)
-        return bytes_of(counts[i], types);
-      else
-        return bytes_of(counts[i], types[i]);
-    } else {
-      return bytes_of(counts, types);
-    }
+  const auto at = []<class List>(const List& list, std::size_t i) {
+    if constexpr (std::is_pointer_v<List> && !std::is_same_v<List, MPI_Datatype>)
+      return list[i];
+    else
+      return list;
   };
+  const auto bytes = [&](auto counts, auto types, std::size_t i) { return bytes_of(at(counts, i), at(types, i)); };
   const bool near = std::string_view(name_of(call.kind)).find("eighbor") != std::string_view::npos;
   std::vector<int> sources(near ? 0 : where.world_ranks.size()), targets;
   std::iota(sources.begin(), sources.end(), 0);
@@ -431,13 +412,12 @@ Call in_turn(MPI_Comm comm, A... a) {
   }
   if constexpr (root >= 0) call.root = std::get<root>(all);
   const bool at_root = root >= 0 && where->shared && where->shared->rank == call.root;
-  if constexpr (count >= 0 && root > count) {  // not all arguments count on all ranks of an intercommunicator
+  if constexpr (count >= 0) {
     constexpr int at_the_root = root == 6 ? 5 - count : count;  // of a gather or scatter
-    if (!(where->id & uncertain_id))
+    // Not all arguments count on all ranks of an intercommunicator.
+    if (root < 0 || !(where->id & uncertain_id))
       call.bytes = at_root ? bytes_of(std::get<at_the_root>(all), std::get<at_the_root + 1>(all))
                            : bytes_of(std::get<count>(all), std::get<count + 1>(all));
-  } else if constexpr (count >= 0) {
-    call.bytes = bytes_of(std::get<count>(all), std::get<count + 1>(all));
   }
   if constexpr (root >= 0) {  // all wait for the root, or the root for all
     call.gives = at_root == (named<kind>("", "cast") || named<kind>("", "catter") || named<kind>("", "catterv"));
@@ -458,36 +438,27 @@ Call in_turn(MPI_Comm comm, A... a) {
 }
 
 template <Kind kind, class... A>
-requires(fields_of(kind).wrapper == Wrapper::collective && !named<kind>("", "_init")) INLINE int wrapped(A... a) {
+requires(fields_of(kind).wrapper == Wrapper::collective) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
+  constexpr bool persists = named<kind>("", "_init");
   constexpr bool starts = std::is_same_v<decltype(std::get<last>(all)), MPI_Request* const&>;
-  const MPI_Comm comm = std::get<last - starts>(all);
-  const Call call = in_turn<kind>(comm, a...);
-  const Inside in(call);
-  const int result = next<kind, int>(a...);
-  used(call, comm, result);
-  if constexpr (starts)
-    if (result == MPI_SUCCESS) start(value_of(*std::get<last>(all)), call);
-  return result;
-}
-
-// Each start of a persistent collective counts as a collective, in a communicator of its request. The call that makes
-// the request counts as one in `comm`.
-template <Kind kind, class... A>
-requires(fields_of(kind).wrapper == Wrapper::collective && named<kind>("", "_init")) INLINE int wrapped(A... a) {
-  const std::tuple<A...> all(a...);
-  constexpr std::size_t last = sizeof...(A) - 1;
-  const MPI_Comm comm = std::get<last - 2>(all);
+  const MPI_Comm comm = std::get<last - starts - persists>(all);
   Call call = in_turn<kind>(comm, a...);
   const int result = next_inside<kind, int>(call, a...);
   used(call, comm, result);
-  const Communicator* const where = result == MPI_SUCCESS && call.kind != Kind::none ? communicator(comm) : nullptr;
-  if (!where) return result;
-  const std::uintptr_t request = value_of(*std::get<last>(all));
-  call.communicator = add_like(*where, request, call, Sort::communicator).id;
-  const std::lock_guard lock(persistent_mutex);
-  persistent()[request] = call;
+  if constexpr (starts) {
+    if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
+    const std::uintptr_t request = value_of(*std::get<last>(all));
+    if constexpr (!persists) {
+      start(request, call);
+    } else if (const Communicator* const where = communicator(comm)) {
+      // Each start counts as a collective, in a communicator of its request. This call counts as one in `comm`.
+      call.communicator = add_like(*where, request, call, Sort::communicator).id;
+      const std::lock_guard lock(persistent_mutex);
+      persistent()[request] = call;
+    }
+  }
   return result;
 }
 
@@ -687,9 +658,10 @@ requires(fields_of(kind).wrapper == Wrapper::session) INLINE int wrapped(A... a)
   if constexpr (starts) {
     if (!first) return result;
     int rank = -1, size = 0;
-    if (PMPI_Group_from_session_pset(*std::get<2>(std::tuple(a...)), "mpi://WORLD", &of_sessions) != MPI_SUCCESS)
-      return result;
-    PMPI_Group_rank(of_sessions, &rank), PMPI_Group_size(of_sessions, &size);
+    MPI_Group all;
+    if (PMPI_Group_from_session_pset(*std::get<2>(std::tuple(a...)), "mpi://WORLD", &all) != MPI_SUCCESS) return result;
+    PMPI_Group_rank(all, &rank), PMPI_Group_size(all, &size);
+    of_sessions = all;
     ours->rank = rank, ours->world_size = size, ours->of_many_threads = true;
   } else {
     ours->finalized = first;

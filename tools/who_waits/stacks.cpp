@@ -254,18 +254,10 @@ ProcessStacks stacks_of(pid_t pid) {
   Command inside = entering(number);
   const bool boxed = !inside.empty();
   inside.insert(inside.end(), {"eu-stack", "-n", "256", "-s", "-p", std::to_string(number_in(number, "NSpid"))});
-  const Command full{"eu-stack", "-n", "256", "-s", "-p", number}, names{"eu-stack", "-n", "256", "-p", number},
-      gdb{"gdb",
-          "-p",
-          number,
-          "-batch",
-          "-nx",
-          "-iex",
-          "set debuginfod enabled off",
-          "-iex",
-          "set print frame-arguments none",
-          "-ex",
-          "thread apply all bt 256"};  // it finds a container's files
+  const Command full{"eu-stack", "-n", "256", "-s", "-p", number}, names{"eu-stack", "-n", "256", "-p", number};
+  Command gdb{"gdb", "-p", number, "-batch", "-nx", "-ex", "thread apply all bt 256"};  // it finds a container's files
+  for (const char* const one : {"set debuginfod enabled off", "set print frame-arguments none"})
+    gdb.insert(gdb.end(), {"-iex", one});
   for (const Command& tool : boxed ? std::vector{inside, gdb, full} : std::vector{full, names, gdb}) {
     out.threads = parsed_stacks(output_of(tool, pid, &out.stopped));
     if (out.threads.empty()) continue;

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -235,23 +234,21 @@ std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::
                       {"pid", rank.rank},
                       {"args", {{"name", fmt::format("rank {} ({})", rank.rank, rank.host)}}}});
   const auto inside = [&](const TimedCall& call) { return call.leave >= first && call.enter <= last; };
-  const auto event = [&](const TimedCall& call, const char* phase, double time) {
-    return nlohmann::json{{"ph", phase}, {"pid", call.rank->rank}, {"tid", call.thread}, {"ts", time * 1e6}};
+  const auto event = [](const TimedCall& call, double time, const char* phase, const char* name, const char* category) {
+    return nlohmann::json{{"ph", phase},      {"pid", call.rank->rank}, {"tid", call.thread},
+                          {"ts", time * 1e6}, {"name", name},           {"cat", category}};
   };
   for (const TimedCall& region : timeline.regions) {
     if (!inside(region)) continue;
-    events.push_back(event(region, "X", region.enter));
-    events.back()["name"] = region.place->object.data();
-    events.back()["cat"] = "region";
+    events.push_back(event(region, region.enter, "X", region.place->object.data(), "region"));
     events.back()["dur"] = (region.leave - region.enter) * 1e6;
   }
   constexpr const char* categories[] = {"message", "collective", "requests", "gpu", "other"};
   for (const TimedCall& call : timeline.calls) {
     if (!inside(call)) continue;
     const std::string place = where(*call.place);
-    nlohmann::json one = event(call, "X", call.enter);
-    one["name"] = name_of(call.place->kind);
-    one["cat"] = categories[static_cast<int>(colour_of(call.place->kind))];
+    const Kind kind = call.place->kind;
+    nlohmann::json one = event(call, call.enter, "X", name_of(kind), categories[static_cast<int>(colour_of(kind))]);
     one["dur"] = (call.leave - call.enter) * 1e6;
     nlohmann::json& args = one["args"] = {{"what", title_of(call, place)}, {"place", place}, {"open", call.open}};
     if (call.late >= 0) args["late_us"] = call.late * 1e6, args["waits_for"] = call.waits_for;
@@ -263,12 +260,10 @@ std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::
     const TimedCall &sender = timeline.calls[timeline.messages[i].from],
                     &receiver = timeline.calls[timeline.messages[i].to];
     if (!inside(sender) || !inside(receiver)) continue;
-    for (nlohmann::json one : {event(sender, "s", sender.enter), event(receiver, "f", receiver.leave)}) {
-      one["name"] = one["cat"] = "message";
-      one["id"] = i;
-      if (one["ph"] == "f") one["bp"] = "e";
-      events.push_back(std::move(one));
-    }
+    events.push_back(event(sender, sender.enter, "s", "message", "message"));
+    events.back()["id"] = i;
+    events.push_back(event(receiver, receiver.leave, "f", "message", "message"));
+    events.back()["id"] = i, events.back()["bp"] = "e";
   }
   return multinode::json_text({{"displayTimeUnit", "ms"}, {"traceEvents", events}}) + "\n";
 }

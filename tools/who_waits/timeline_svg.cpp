@@ -14,8 +14,6 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <map>
-#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -26,7 +24,6 @@ namespace {
 constexpr int units = 9600;               // of the picture's width
 constexpr std::size_t most_cells = 1600;  // calls narrower than such a part of the width are drawn together
 constexpr std::size_t most_arrows = 300, most_alone = 6;
-
 constexpr std::size_t most_colours = 6;  // of regions
 
 // Browsers alone know variables of CSS: the colours stand in the elements, and CSS only changes them for a dark page.
@@ -88,6 +85,7 @@ class Picture {
     if (names_.size() > most_colours) names_.resize(most_colours), names_.back() = "other regions";
     for (const auto& [rank, regions] : regions_of_)
       for (const TimedCall& region : regions) drawn_regions_.insert(colour_of_region(region));
+    for (std::size_t i = 0; i < timeline.ends.size(); ++i) end_of_[(*timeline.ranks)[i].rank] = timeline.ends[i];
     make_rows();
     height_ = rows_.size() <= 4 ? 36 : rows_.size() <= 8 ? 28 : rows_.size() <= 16 ? 20 : 14;
   }
@@ -234,18 +232,19 @@ class Picture {
   void draw_row(std::size_t row, std::size_t cells) {
     const std::set<int>& ranks = rows_[row];
     const int y = top(static_cast<int>(row));
-    for (std::size_t i = 0; i < timeline_.ranks->size() && ranks.size() == 1; ++i)
-      if (const RankTimes& rank = (*timeline_.ranks)[i]; ranks.contains(rank.rank))
-        put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, unit(timeline_.ends[i]), height_);
-    if (ranks.size() > 1) put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, units, height_);
-    put("\n");
     std::set<int>& lanes = lanes_[row];
-    if (ranks.size() > 1) lanes = ranks;
-    for (const int rank : ranks) {
-      if (ranks.size() > 1) break;
+    int end = units;
+    if (ranks.size() > 1) {
+      lanes = ranks;
+    } else {
+      const int rank = *ranks.begin();
+      end = unit(end_of_.at(rank));
       for (const std::size_t i : calls_of_[rank]) lanes.insert(timeline_.calls[i].thread);
       for (const TimedCall& region : regions_of_[rank]) lanes.insert(region.thread);
     }
+    put(R"(<rect {} y="{}" width="{}" height="{}"/>)"
+        "\n",
+        looks("lane"), y, end, height_);
 
     std::vector<Cell> merged(cells);
     const double width = (last_ - first_) / static_cast<double>(cells);
@@ -406,40 +405,36 @@ class Picture {
     }
     for (const auto& [rank, row] : row_of_)
       if (rows_[row].size() == 1) label_regions(rank);
-    for (std::size_t i = 0; i < timeline_.ranks->size(); ++i) {
-      const RankTimes& rank = (*timeline_.ranks)[i];
-      if (rank.ended.value_or(0) == 0 || timeline_.ends[i] > last_) continue;
+    for (const RankTimes& rank : *timeline_.ranks) {
+      const double end = end_of_.at(rank.rank);
+      if (rank.ended.value_or(0) == 0 || end > last_) continue;
       const int row = static_cast<int>(row_of_.at(rank.rank));
-      put(R"(<text {} text-anchor="{}" x="{}%" y="{}">{}</text>)", looks("r"),
-          part(timeline_.ends[i]) > 0.5 ? "end" : "start", percent(timeline_.ends[i]), top(row) + height_ / 2 + 4,
+      put(R"(<text {} text-anchor="{}" x="{}%" y="{}">{}</text>)", looks("r"), part(end) > 0.5 ? "end" : "start",
+          percent(end), top(row) + height_ / 2 + 4,
           *rank.ended > 128 ? fmt::format("signal {}", *rank.ended - 128) : fmt::format("exit status {}", *rank.ended));
     }
   }
 
   void draw_messages() {
-    struct Arrow {
-      double x1, x2;
-      std::size_t from, to;
+    std::string arrows;
+    const auto line = [&](double x1, double x2, std::size_t from, std::size_t to, int inside) {
+      const int a = static_cast<int>(from), b = static_cast<int>(to), down = a < b ? 1 : -1;
+      arrows += fmt::format(R"(<line x1="{:.4g}%" y1="{}" x2="{:.4g}%" y2="{}"/>)"
+                            "\n",
+                            x1, (a < b ? bottom(a) : top(a)) - down * inside, x2,
+                            (a < b ? top(b) : bottom(b)) + down * inside);
     };
-    std::vector<Arrow> arrows;
+    arrows_ = 0;
     for (const auto& [from, to, what] : timeline_.messages) {
       const TimedCall &sender = timeline_.calls[from], &receiver = timeline_.calls[to];
       if (sender.enter < first_ || receiver.leave > last_) continue;
-      const std::size_t rows[] = {row_of_.at(sender.rank->rank), row_of_.at(receiver.rank->rank)};
-      if (rows[0] != rows[1]) arrows.push_back({sender.enter, receiver.leave, rows[0], rows[1]});
+      const std::size_t from_row = row_of_.at(sender.rank->rank), to_row = row_of_.at(receiver.rank->rank);
+      if (from_row == to_row || ++arrows_ > most_arrows) continue;
+      line(percent(sender.enter), percent(receiver.leave), from_row, to_row, 0);
     }
-    without_arrow_ = arrows.size() > most_arrows ? arrows.size() : 0;
-    if (without_arrow_) arrows.clear();
-    const auto line = [&](double x1, double x2, std::size_t from, std::size_t to, int inside) {
-      const int a = static_cast<int>(from), b = static_cast<int>(to), down = a < b ? 1 : -1;
-      put(R"(<line x1="{:.4g}%" y1="{}" x2="{:.4g}%" y2="{}"/>)"
-          "\n",
-          x1, (a < b ? bottom(a) : top(a)) - down * inside, x2, (a < b ? top(b) : bottom(b)) + down * inside);
-    };
-    put("<g {}>", arrow);
-    for (const Arrow& one : arrows) line(percent(one.x1), percent(one.x2), one.from, one.to, 0);
-    put(R"(</g><g {} stroke-width="1.5" stroke-dasharray="4 3">)", arrow);
-    arrows_ = arrows.size();
+    without_arrow_ = arrows_ > most_arrows ? std::exchange(arrows_, 0) : 0;
+    put("<g {}>{}", arrow, arrows_ ? arrows : "");
+    arrows = fmt::format(R"(</g><g {} stroke-width="1.5" stroke-dasharray="4 3">)", arrow);
     for (int number = 0; const std::size_t i : drawn_alone_) {  // for whom a rank still waits
       const TimedCall& call = timeline_.calls[i];
       std::set<int> peers{call.waits_for};
@@ -453,7 +448,7 @@ class Picture {
         line(x, x, row, peer->second, height_ / 3);
       }
     }
-    put("</g>");
+    put("{}</g>", arrows);
   }
 
   int draw_legend(int y) {
@@ -465,8 +460,8 @@ class Picture {
     if (std::ranges::any_of(drawn_, seen))
       note("Dark: waits for a late rank. Light: the data travel. Gap: outside of calls.");
     if (!drawn_regions_.empty()) note("Pale: a region of the program, by the name that it has there.");
-    std::uint64_t odd = 0;
-    for (const RankTimes& one : *timeline_.ranks) odd += one.odd_regions;
+    std::uint64_t odd = 0, lost = 0;
+    for (const RankTimes& one : *timeline_.ranks) odd += one.odd_regions, lost = std::max(lost, one.lost);
     const auto open = std::ranges::count(timeline_.regions, true, &TimedCall::open);
     if (open) note(fmt::format("Regions that had not ended: {}.", open));
     if (narrow_regions_) note(fmt::format("{} regions are too narrow: see --from and --to.", narrow_regions_));
@@ -476,8 +471,6 @@ class Picture {
       note(fmt::format("Of calls shorter than {}, one in {} was kept.",
                        time_text(std::ldexp(1e-9, static_cast<int>(sample.level) - 1)), 1 << sample.shift));
     if (without_arrow_) note(fmt::format("{} messages are too many for arrows: see --from and --to.", without_arrow_));
-    std::uint64_t lost = 0;
-    for (const RankTimes& one : *timeline_.ranks) lost = std::max(lost, one.lost);
     if (lost) note(fmt::format("The first {} calls of a rank were not kept.", lost));
     if (const std::string clocks = uncertainty_of(*timeline_.ranks); !clocks.empty())
       note("T" + clocks.substr(1) + ".");
@@ -498,13 +491,12 @@ class Picture {
     if (waits_)
       entries.emplace_back(fmt::format(R"(<rect {} width="18" height="12"/>)", looks("r")), "still waits at the end");
     if (arrows_) entries.emplace_back(fmt::format(R"(<line {} x1="0" x2="18" y1="6" y2="6"/>)", arrow), "message");
-    for (const char* const columns : {"narrow", "wide"}) {
-      const std::size_t in_row = columns[0] == 'n' ? 2 : 5;
-      put("<g {}>", columns[0] == 'n' ? R"(class="narrow")" : wide);
+    for (const auto& [form, columns, apart] : {std::tuple{R"(class="narrow")", 2u, 48u}, {wide, 5u, 19u}}) {
+      put("<g {}>", form);
       for (std::size_t i = 0; i < entries.size(); ++i)
         put(R"(<svg x="{}%" y="{}" width="45%" height="16">{}<text {} x="24" y="10">{}</text></svg>)",
-            2 + static_cast<int>(i % in_row) * (columns[0] == 'n' ? 48 : 19), y + 18 * static_cast<int>(i / in_row),
-            entries[i].first, looks("s"), entries[i].second);
+            2 + i % columns * apart, y + 18 * static_cast<int>(i / columns), entries[i].first, looks("s"),
+            entries[i].second);
       put("</g>\n");
     }
     return y + 18 * static_cast<int>((entries.size() + 1) / 2);
@@ -520,6 +512,7 @@ class Picture {
   const Where& where_;
   std::map<const RankTimes*, double> spread_;         // s to both sides of a call that stands for others
   std::map<int, std::vector<std::size_t>> calls_of_;  // by rank: indices of calls
+  std::map<int, double> end_of_;                      // by rank: of its process
   std::set<std::size_t> drawn_regions_;               // their colours
   std::map<int, std::vector<TimedCall>> regions_of_;
   std::map<std::size_t, std::set<int>> lanes_;  // by row: a rank's threads, or ranks

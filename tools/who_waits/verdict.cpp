@@ -6,8 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string_view>
 
 namespace who_waits {
@@ -26,6 +24,11 @@ std::string rank_text(const std::set<int>& ranks) {
 namespace {
 
 using Ranks = std::set<int>;
+
+template <class... A>
+void say(Verdict& verdict, fmt::format_string<A...> line, A&&... a) {
+  verdict.lines.push_back(fmt::format(line, std::forward<A>(a)...));
+}
 
 bool is(const Call& call, Role role) { return role_of(call.kind) == role; }
 bool is_named(const Call& call, std::string_view part) {
@@ -82,6 +85,10 @@ struct Need {
 };
 using Needs = std::optional<std::vector<Need>>;  // all of them; none: nothing is missing that a rank could give
 using Blocked = std::map<int, std::vector<Need>>;
+template <class... A>
+Need need_of(Ranks one_of, fmt::format_string<A...> why, A&&... a) {
+  return {std::move(one_of), fmt::format(why, std::forward<A>(a)...)};
+}
 constexpr std::size_t most_communicators = std::tuple_size_v<decltype(Record::communicators)>;
 const Needs nothing = std::vector<Need>{};
 
@@ -112,17 +119,16 @@ class Explanation {
     if (states_.size() > 1 &&
         std::ranges::all_of(states_, [](const RankState& rank) { return rank.world_size == 1; })) {
       verdict = {.cause = "separate", .certain = true};
-      verdict.lines.push_back(
-          fmt::format("each of the {} processes is alone: MPI says 1 process to each, as with an mpirun of another MPI",
-                      states_.size()));
+      say(verdict, "each of the {} processes is alone: MPI says 1 process to each, as with an mpirun of another MPI",
+          states_.size());
       return verdict;
     }
     const int size = std::ranges::max(states_, {}, &RankState::world_size).world_size;
     if (size > static_cast<int>(states_.size())) {
       verdict.cause = "part";
-      verdict.lines.push_back(fmt::format(
+      say(verdict,
           "MPI has {} processes, and who_waits sees {} of them: each rank runs it, mpirun -n {} who_waits -- ./program",
-          size, states_.size(), size));
+          size, states_.size(), size);
       return verdict;
     }
     Blocked blocked, all_blocked;  // with those that may do anything, but are not late: they only test, or are busy
@@ -151,14 +157,13 @@ class Explanation {
         verdict.cause = "polling";
       else
         reason = "a rank still makes progress inside its call for a file or window";
-      verdict.lines.push_back(fmt::format("this is so unless {}", reason));
+      say(verdict, "this is so unless {}", reason);
     } else {
       moving(verdict, all_blocked);
       if (Verdict old; verdict.cause == "started" && (old_mismatch(old), !old.cause.empty())) verdict = old;
     }
     if (std::ranges::any_of(states_, &RankState::many_tags))
-      verdict.lines.push_back(
-          "more pairs of peer and tag than who_waits can count: it counts further tags of a peer together");
+      say(verdict, "more pairs of peer and tag than who_waits can count: it counts further tags of a peer together");
     say_who_lacks_calls(verdict);
     return verdict;
   }
@@ -314,12 +319,10 @@ class Explanation {
       if (sent > 0 && from >= 0 && receives(other) && other.communicator == call.communicator &&
           (other.from() == from || other.from() == any) && (other.tag == tag || other.tag == any || tag == any))
         return Needs{
-            {{std::move(senders),
-              fmt::format("rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
-                          from, rank.rank, describe(other))}}};
-    return Needs{{{std::move(senders),
-                   fmt::format("{} to {}", from == any ? "no rank sends" : fmt::format("rank {} does not send", from),
-                               rank.rank)}}};
+            {need_of(senders, "rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
+                     from, rank.rank, describe(other))}};
+    const std::string who = from == any ? "no rank sends" : fmt::format("rank {} does not send", from);
+    return Needs{{need_of(senders, "{} to {}", who, rank.rank)}};
   }
 
   Needs send_needs(const RankState& rank, const Call& call) const {
@@ -335,20 +338,19 @@ class Explanation {
         count(call.peer, call.communicator, rank.rank, call.tag, &Traffic::received) +
             static_cast<std::uint64_t>(posted))
       return {};
-    return Needs{{{{call.peer}, fmt::format("rank {} does not receive from {}", call.peer, rank.rank)}}};
+    return Needs{{need_of({call.peer}, "rank {} does not receive from {}", call.peer, rank.rank)}};
   }
 
   // The leaders of MPI_Intercomm_create wait for each other, and the others for theirs.
   Needs leader_needs(const RankState& rank, const Call& call) const {
     const auto calls_of = [&](int from, int to) { return count(from, leaders_id, to, call.tag, &Traffic::sent); };
     if (call.peer >= 0 && state(call.peer) && calls_of(call.peer, rank.rank) < calls_of(rank.rank, call.peer))
-      return Needs{{{{call.peer},
-                     fmt::format("rank {} is not in MPI_Intercomm_create with remote leader {}, tag {}", call.peer,
-                                 rank.rank, call.tag)}}};
+      return Needs{{need_of({call.peer}, "rank {} is not in MPI_Intercomm_create with remote leader {}, tag {}",
+                            call.peer, rank.rank, call.tag)}};
     if (call.peer == no_rank)
       for (const auto& [leader, member] : members_.at(call.communicator))
         if (member->rank == call.root && is_in(*state(leader), call.communicator, call.sequence))
-          return Needs{{{{leader}, fmt::format("rank {}, its leader, is still in MPI_Intercomm_create", leader)}}};
+          return Needs{{need_of({leader}, "rank {}, its leader, is still in MPI_Intercomm_create", leader)}};
     return {};
   }
 
@@ -379,9 +381,8 @@ class Explanation {
           verdict.cause = "mismatch";
           for (const int one : {peer, rank.rank})
             if (std::ranges::find(verdict.culprits, one) == verdict.culprits.end()) verdict.culprits.push_back(one);
-          verdict.lines.push_back(fmt::format("{}: rank {} expects {} from rank {}, which sends {} to it",
-                                              describe(call), rank.rank, size_of(bytes), peer,
-                                              size ? size_of(size) : "nothing"));
+          say(verdict, "{}: rank {} expects {} from rank {}, which sends {} to it", describe(call), rank.rank,
+              size_of(bytes), peer, size ? size_of(size) : "nothing");
           if (verdict.lines.size() == 4) return true;
         }
       }
@@ -397,9 +398,8 @@ class Explanation {
             continue;
           verdict.cause = "threads";
           verdict.culprits.push_back(rank.rank);
-          verdict.lines.push_back(fmt::format(
-              "two threads of rank {} are in collectives of one communicator, which MPI forbids: {}, and {}", rank.rank,
-              describe(one.call), describe(other.call)));
+          say(verdict, "two threads of rank {} are in collectives of one communicator, which MPI forbids: {}, and {}",
+              rank.rank, describe(one.call), describe(other.call));
         }
     return !verdict.lines.empty();
   }
@@ -419,15 +419,13 @@ class Explanation {
       if (&other == &rank || in_window) continue;
       for (const Call& one : other.outstanding)
         if (locks(one) && (alone || one.root == 1))
-          return Needs{{{{other.rank},
-                         fmt::format("rank {} has not unlocked rank {} in {}", other.rank, call.peer,
-                                     communicator(call.communicator))}}};
+          return Needs{{need_of({other.rank}, "rank {} has not unlocked rank {} in {}", other.rank, call.peer,
+                                communicator(call.communicator))}};
     }
     const RankState* const target = state(call.peer);
     if (!target || target == &rank || !outside(*target)) return {};
     return Needs{
-        {{{call.peer},
-          fmt::format("rank {} is outside of MPI, and MPI may need it for {}", call.peer, name_of(call.kind))}}};
+        {need_of({call.peer}, "rank {} is outside of MPI, and MPI may need it for {}", call.peer, name_of(call.kind))}};
   }
 
   Needs collective_needs(const RankState& rank, const Call& call) const {
@@ -459,8 +457,7 @@ class Explanation {
       if (missing.empty() && call.kind == Kind::MPI_Intercomm_create) return leader_needs(rank, call);
     }
     std::vector<Need> all;
-    for (const int other : missing)
-      all.push_back({{other}, fmt::format("rank {} is not in {}", other, name_of(call.kind))});
+    for (const int other : missing) all.push_back(need_of({other}, "rank {} is not in {}", other, name_of(call.kind)));
     return all.empty() ? Needs() : all;
   }
 
@@ -474,14 +471,13 @@ class Explanation {
       for (const auto& [other, member] : members_.at(one.id))
         if (std::ranges::any_of(
                 one.history, [&](const Call& call) { return call.sequence > member->collectives && waited(call.tag); }))
-          all.push_back({{other},
-                         fmt::format("rank {} has made {} calls of collectives of {}, rank {} {}", other,
-                                     member->collectives, communicator(one.id), rank.rank, one.collectives)});
+          all.push_back(need_of({other}, "rank {} has made {} calls of collectives of {}, rank {} {}", other,
+                                member->collectives, communicator(one.id), rank.rank, one.collectives));
       for (const Traffic& traffic : rank.traffic) {
         if (traffic.communicator != one.id || !state(traffic.peer) || !waited(traffic.tag)) continue;
         const auto lacks = [&](const char* what, std::uint64_t here, std::uint64_t Traffic::*there) {
           if (here > count(traffic.peer, one.id, rank.rank, any, there))
-            all.push_back({{traffic.peer}, fmt::format("rank {} has not called {} {}", traffic.peer, what, rank.rank)});
+            all.push_back(need_of({traffic.peer}, "rank {} has not called {} {}", traffic.peer, what, rank.rank));
         };
         lacks("ncclSend to", traffic.received, &Traffic::sent);
         lacks("ncclRecv from", traffic.sent, &Traffic::received);
@@ -548,17 +544,17 @@ class Explanation {
              std::get<1>(one.first) == std::get<1>(variants.begin()->first);
     });
   }
-  void say(Verdict& verdict, std::string_view what, std::uint64_t id, std::uint64_t sequence,
-           const Variants& variants) const {
+  void say_calls(Verdict& verdict, std::string_view what, std::uint64_t id, std::uint64_t sequence,
+                 const Variants& variants) const {
     std::vector<std::pair<Call, Ranks>> groups;
     for (const auto& [call, ranks] : variants) {
       const auto& [kind, root, bytes] = call;
       groups.push_back({{.kind = kind, .root = root, .communicator = id, .sequence = sequence, .bytes = bytes}, ranks});
     }
     std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.second.size(); });
-    verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
+    say(verdict, "{} in {}:", what, communicator(id));
     for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
-      verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].second), describe(groups[i].first)));
+      say(verdict, "  {}: {}", rank_text(groups[i].second), describe(groups[i].first));
     if (verdict.culprits.empty()) verdict.culprits.assign(groups[0].second.begin(), groups[0].second.end());
   }
 
@@ -583,7 +579,7 @@ class Explanation {
           return role_of(std::get<0>(variants.begin()->first)) == Role::collective &&
                  (gone(rank) || stay.contains(rank.rank)) && !outside(rank) && !rank.incomplete;
         });
-        say(verdict, "the ranks make different calls", id, sequence, variants);
+        say_calls(verdict, "the ranks make different calls", id, sequence, variants);
         return true;
       }
     }
@@ -597,7 +593,7 @@ class Explanation {
       for (const auto& [sequence, variants] : made(members)) {
         if (variants.size() < 2 || (verdict.certain && only_sizes_differ(variants))) continue;
         if (!verdict.certain) verdict.cause = "mismatch";
-        return say(verdict, "before, the ranks have made different calls", id, sequence, variants);
+        return say_calls(verdict, "before, the ranks have made different calls", id, sequence, variants);
       }
     }
   }
@@ -626,10 +622,9 @@ class Explanation {
       std::string name = "collectives";
       for (const Call& call : members.at(*others.begin())->history)
         if (call.sequence == least + 1) name = name_of(call.kind);
-      verdict.lines.push_back(fmt::format("first difference: {} {} made {} calls in {}, {} {}: call {} is {}",
-                                          rank_text(late), late.size() == 1 ? "has" : "have", least, communicator(id),
-                                          by_count.size() == 2 || others.size() > 8 ? "the others" : rank_text(others),
-                                          most, least + 1, name));
+      say(verdict, "first difference: {} {} made {} calls in {}, {} {}: call {} is {}", rank_text(late),
+          late.size() == 1 ? "has" : "have", least, communicator(id),
+          by_count.size() == 2 || others.size() > 8 ? "the others" : rank_text(others), most, least + 1, name);
     }
   }
 
@@ -676,8 +671,8 @@ class Explanation {
         const Call& call = rank.waits.empty()                        ? *rank.polled
                            : rank.waits.front().requests.size() == 1 ? rank.waits.front().requests.front()
                                                                      : rank.waits.front().call;
-        verdict.lines.push_back(fmt::format("{}: rank {} is {}{}", blocked.at(rank.rank).front().why, next, doing(next),
-                                            other_messages(next, rank.rank, call)));
+        say(verdict, "{}: rank {} is {}{}", blocked.at(rank.rank).front().why, next, doing(next),
+            other_messages(next, rank.rank, call));
       }
       if (cycle)
         verdict.lines.insert(verdict.lines.begin() + before,
@@ -703,9 +698,8 @@ class Explanation {
       if (rank.failed && rank.incomplete && std::ranges::none_of(states_, outside)) {
         verdict.cause = "error";
         verdict.culprits.push_back(rank.rank);
-        verdict.lines.push_back(
-            fmt::format("{} of rank {} has returned an error, and the rank went on: what it stands for may be missing",
-                        describe(*rank.failed), rank.rank));
+        say(verdict, "{} of rank {} has returned an error, and the rank went on: what it stands for may be missing",
+            describe(*rank.failed), rank.rank);
       }
     if (!verdict.culprits.empty()) return;
     std::map<int, int> waiting_for;  // rank that is not blocked, how many blocked ranks wait for it directly
@@ -721,23 +715,22 @@ class Explanation {
       for (const RankState& rank : states_) {
         if (!rank.ended || !waits) continue;
         verdict.culprits.push_back(rank.rank);
-        verdict.lines.push_back(fmt::format("rank {} is {}; another may wait for it", rank.rank, doing(rank)));
+        say(verdict, "rank {} is {}; another may wait for it", rank.rank, doing(rank));
       }
       if (!verdict.culprits.empty()) return void(verdict.cause = "ended");
       for (const RankState& rank : states_) {
         if (gone(rank) || says_what_it_waits_for(rank)) continue;
         verdict.culprits.push_back(rank.rank);
-        verdict.lines.push_back(
-            fmt::format("what rank {} waits for is not recorded: it is {}", rank.rank, doing(rank)));
+        say(verdict, "what rank {} waits for is not recorded: it is {}", rank.rank, doing(rank));
       }
       if (!verdict.culprits.empty()) return void(verdict.cause = "cannot tell");
       verdict.cause = waits ? "started" : "cannot tell";
-      if (!waits) return verdict.lines.push_back("no rank waits in a call that is recorded");
+      if (!waits) return say(verdict, "no rank waits in a call that is recorded");
       Ranks ranks;
       for (const RankState& rank : states_)
         if (!rank.waits.empty()) ranks.insert(rank.rank);
-      return verdict.lines.push_back(fmt::format("everything that {} {} for has been started", rank_text(ranks),
-                                                 ranks.size() == 1 ? "waits" : "wait"));
+      return say(verdict, "everything that {} {} for has been started", rank_text(ranks),
+                 ranks.size() == 1 ? "waits" : "wait");
     }
     std::vector<int>& late = verdict.culprits;
     for (const auto& [rank, number] : waiting_for) late.push_back(rank);
@@ -765,16 +758,14 @@ class Explanation {
           if (need.one_of == Ranks{rank.rank}) reasons[need.why].insert(other);
       for (const auto& [why, ranks] : reasons)
         if (reasons.size() <= 8)
-          verdict.lines.push_back(
-              fmt::format("  {}: {} {} for it", why, rank_text(ranks), ranks.size() == 1 ? "waits" : "wait"));
+          say(verdict, "  {}: {} {} for it", why, rank_text(ranks), ranks.size() == 1 ? "waits" : "wait");
       for (const Wait& wait : rank.waits)
         if (const Needs all = needs(rank, wait); all && !all->empty()) {
           const Need& need = all->front();
-          verdict.lines.push_back(
-              fmt::format("  {}: rank {} is {}", need.why, *need.one_of.begin(), doing(*need.one_of.begin())));
+          say(verdict, "  {}: rank {} is {}", need.why, *need.one_of.begin(), doing(*need.one_of.begin()));
         }
     }
-    if (late.size() > 6) verdict.lines.push_back(fmt::format("and {} more ranks", late.size() - 6));
+    if (late.size() > 6) say(verdict, "and {} more ranks", late.size() - 6);
   }
 
   std::vector<RankState> states_;

@@ -76,7 +76,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("0 fail_to_send 1 5; 1 receive 0 5; * barrier", "error", "MPI_Bsend to rank 1, tag 5, 4 MiB of rank 0 has returned an error"),
     ("0 ireceive 1 7; 1 ireceive 0 7; 0 test; 1 test; * barrier", "polling", NO_SEND),
     ("1 send 0 8; 0 iprobe 1 7; * barrier", "polling", f"{NO_SEND}: rank 1 is in MPI_Barrier, .*it has sent one with tag 8"),
-    ("0 ireceive 1 7; 1 ireceive 0 7; 0 test_slowly; 1 test_slowly; * barrier", "polling", NO_SEND),
+    ("0 ireceive 1 7; 1 ireceive 0 7; 0 test 500; 1 test 500; * barrier", "polling", NO_SEND),
     ("0 two_threads; !0 receive 0 7", "threads", "two threads of rank 0 are in collectives of one communicator"),
     ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*reduce_for_ever > MPI_Allreduce"),
     ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file of ranks 0-3"),
@@ -102,7 +102,7 @@ MEETINGS = [
     "L send_to_all 0 1; !L receive any any", "!L send L 1 big; L 3*receive any 1 big", "!L ssend L 1; L 3*receive any 1",
     "L send_to_all 0 1; !L probe L 1; !L receive L 1", "L send_to_all 0 1; !L iprobe any 1; !L receive L 1",
     "L send_to_all 0 1; !L ireceive L 2; !L ireceive L 1; !L wait_any", "* ibarrier; * wait", "* iall_reduce; * test", "* halves", "* exchange",
-    "* persistent_ring 10", "!0 receive left 1; !3 send right 1", "", "* window",
+    "* persistent_ring 10", "!0 receive left 1; !3 send right 1", "", "* make_window; * fence; * free_window",
 ]
 OWN += [(f"* 20*halves; {'*' if i % 10 == 9 else 'L'} {WORK[i % 7]}; {MEETINGS[i % 19]}".replace("L", str(i % 4)), 4, "", "",
          r"rank \d" if i % 10 == 9 else rf"rank {i % 4} \(") for i in range(40)]

@@ -66,7 +66,8 @@ void probe_again_and_again() {
   for (int flag = 0; !flag;) MPI_Iprobe(peer(), tag(), comm(3), &flag, none());
 }
 void test_again_and_again() {
-  for (int done = 0; !done;) MPI_Test(&requests.back(), &done, none());
+  for (int done = 0; !done; usleep(1000 * static_cast<unsigned>(argument(0))))
+    MPI_Test(&requests.back(), &done, none());
 }
 // Rounds of messages to the right by persistent requests; rank 2 leaves out its message in the round `without`.
 void persistent_ring(int rounds, int without) {
@@ -220,12 +221,6 @@ const std::map<std::string, std::function<void()>> operations = {
     {"self", [] { communicators.push_back(MPI_COMM_SELF); }},
     {"mistakes", make_mistakes},
     {"halves", halves},
-    {"window",  // calls that are not recorded
-     [] {
-       MPI_Win window;
-       MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
-       MPI_Win_fence(0, window), MPI_Win_free(&window);
-     }},
     {"sloppy_broadcast", [] { MPI_Bcast(out.data(), rank == 0 ? 6 : 64, MPI_CHAR, 0, MPI_COMM_WORLD); }},
     {"join_halves", [] { join_halves(argument(0), argument(1), argument(2)); }},
     {"send_in_finalize", send_in_finalize},
@@ -250,10 +245,6 @@ const std::map<std::string, std::function<void()>> operations = {
     {"idup",
      [] {
        MPI_Comm_idup(MPI_COMM_WORLD, &communicators.emplace_back(), new_request()), MPI_Wait(&requests.back(), none());
-     }},
-    {"test_slowly",
-     [] {
-       for (int done = 0; !done; usleep(500'000)) MPI_Test(&requests.back(), &done, none());
      }},
     {"late_thread",  // sends after some seconds
      [] {
@@ -401,24 +392,17 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   communicators = {MPI_COMM_WORLD};
-  if (argc == 5 && argv[1] == std::string("sums")) {  // sums RANK MS COUNT: 20 sums, for which RANK is late
-    for (int i = 0; i < 20; ++i) {
-      usleep(1000 * static_cast<unsigned>(rank == std::atoi(argv[2]) ? std::atoi(argv[3]) : 1));
-      all_reduce(std::atoi(argv[4]));
-    }
-    return MPI_Finalize();
+  const std::string what = argc > 1 ? argv[1] : "* unknown";
+  for (int i = 0; i < 20 && argc == 5 && what == "sums"; ++i) {  // sums RANK MS COUNT: 20 sums, for which RANK is late
+    usleep(1000 * static_cast<unsigned>(rank == std::atoi(argv[2]) ? std::atoi(argv[3]) : 1));
+    all_reduce(std::atoi(argv[4]));
   }
-  if (argc == 3 && argv[1] == std::string("steps")) {
-    log_steps(std::atoi(argv[2]), initialized - started);
-    return MPI_Finalize();
-  }
-  if (argc == 2 && argv[1] == std::string("calls")) {
-    print_cost_of_calls();
-    return MPI_Finalize();
-  }
+  if (argc == 3 && what == "steps") log_steps(std::atoi(argv[2]), initialized - started);
+  if (what == "calls") print_cost_of_calls();
+  if (what == "sums" || what == "steps" || what == "calls") return MPI_Finalize();
   for (int i = 0; i < 3; ++i) all_reduce(1);
   if (rank == 0) std::puts("3 sums are right"), std::fflush(stdout);
-  std::istringstream statements(argc == 2 ? argv[1] : "* unknown");
+  std::istringstream statements(what);
   for (std::string one; std::getline(statements, one, ';');) run(one);
   MPI_Finalize();
   if (rank == 0) std::puts("done");
