@@ -68,17 +68,6 @@ std::shared_ptr<Record> record_of(cudaEvent_t event) {
   return event->record;
 }
 
-std::vector<Point> ends_of_streams(int device) {
-  Machine& machine = Machine::get();
-  const Lock lock(machine.mutex);
-  std::vector<Point> points;
-  for (const cudaStream_t stream : machine.streams)
-    if (stream->device == device) points.push_back(end_of(stream->queue));
-  for (const auto& [of_device, end] : machine.destroyed)
-    if (of_device == device) points.push_back(end);
-  return points;
-}
-
 // A program's function on a stream's thread. It must not use CUDA.
 template <class Function>
 void call_host(Function&& function) {
@@ -99,7 +88,16 @@ CUgraph_st& valid(cudaGraph_t graph) {
 namespace emulated_gpu {
 
 void wait_for_device(int device) {
-  for (const Point& point : ends_of_streams(device)) point.wait();
+  std::vector<Point> ends;
+  {
+    Machine& machine = Machine::get();
+    const Lock lock(machine.mutex);
+    for (const cudaStream_t stream : machine.streams)
+      if (stream->device == device) ends.push_back(end_of(stream->queue));
+    for (const auto& [of_device, end] : machine.destroyed)
+      if (of_device == device) ends.push_back(end);
+  }
+  for (const Point& end : ends) end.wait();
 }
 
 }  // namespace emulated_gpu

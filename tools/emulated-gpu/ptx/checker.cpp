@@ -61,13 +61,10 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
     for (Cell& cell : std::span(cells).subspan(offset, bytes)) {
       const auto race = [&](const Event& before, const char* what) {
         if (before.thread == Event{}.thread || before.thread == now.thread || ordered(before, w, l)) return;
-        const unsigned* size = c.launch->block;
-        const unsigned t = before.thread;
         fail(Fault::trap, w, l, i,
              "race on shared memory: " + std::string(kind == Access::write ? "write" : "read") + " at offset " +
-                 std::to_string(offset - (c.kernel->uses_reserved ? 0 : reserved_shared)) +
-                 " without a barrier after the " + what + " by thread " +
-                 triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]) + " at " +
+                 std::to_string(address[l] - c.shared_range.begin) + " without a barrier after the " + what +
+                 " by thread " + triple(before.thread, c.launch->block) + " at " +
                  text_of(c, c.kernel->code[before.code]));
       };
       // Threads may write the same value: CUDA says that one of the writes is performed.
@@ -175,12 +172,10 @@ void GlobalChecker::report(const Warp& w, const Instruction& i, int lane, const 
                            const char* other) {
   const Context& c = *w.context;
   done_ = true;  // of this launch
-  const unsigned *grid = c.launch->grid, *size = c.launch->block;
-  const u32 b = before.block - 1, t = before.thread;
   c.surroundings->note(place_of(w, lane) + ": race on global memory: " + what + " in no order with the " + other +
-                       " by block " + triple(b % grid[0], b / grid[0] % grid[1], b / grid[0] / grid[1]) + ", thread " +
-                       triple(t % size[0], t / size[0] % size[1], t / size[0] / size[1]) + " at " +
-                       text_of(c, c.kernel->code[before.code]) + ": " + text_of(c, i));
+                       " by block " + triple(before.block - 1, c.launch->grid) + ", thread " +
+                       triple(before.thread, c.launch->block) + " at " + text_of(c, c.kernel->code[before.code]) +
+                       ": " + text_of(c, i));
 }
 
 }  // namespace emulated_gpu::ptx

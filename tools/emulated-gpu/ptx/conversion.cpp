@@ -40,15 +40,6 @@ Handler with_float(Type type, F f) {
     default: return nullptr;
   }
 }
-template <class F>
-Handler with_bytes(unsigned bytes, F f) {
-  switch (bytes) {
-    case 2: return f(u16{});
-    case 4: return f(u32{});
-    case 8: return f(u64{});
-    default: return nullptr;
-  }
-}
 
 // The value of type S in a register of type R, as D; extended to the register Q.
 template <class S, class D, bool sat>

@@ -397,7 +397,7 @@ void Decoder::mov_statement(const Statement& s, Type type) {
     Instruction& i = emit(s);
     (packs ? i.d : i.s[0]) = whole;
     extra(i).rows = rows;
-    set(i, packs ? pack_handler(bytes, part) : unpack_handler(bytes, part));
+    set(i, pack_handler(packs, bytes, part));
     return;
   }
   set(put(s, {in(s, o[1], type)}), move_handler(bytes));

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#else
-#include <cfenv>
-#endif
 
 #include "interpreter.hpp"
 
@@ -92,22 +88,12 @@ T clamped(T v) {  // .sat
 // Carries out `handler` with a rounding mode of the processor.
 template <Handler handler, Rounding rounding>
 void rounded(Warp& w, const Instruction& i, u32 mask) {
-#if defined(__x86_64__)
-  constexpr unsigned modes[] = {0, 0x6000, 0x2000, 0x4000};
-  const unsigned old = _mm_getcsr();
-  _mm_setcsr((old & ~0x6000u) | modes[static_cast<int>(rounding)]);
-#else
   constexpr int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
   std::fesetround(modes[static_cast<int>(rounding)]);
-#endif
   asm volatile("" ::: "memory");  // keeps the arithmetic between the changes of the mode
   handler(w, i, mask);
   asm volatile("" ::: "memory");
-#if defined(__x86_64__)
-  _mm_setcsr(old);
-#else
   std::fesetround(FE_TONEAREST);
-#endif
 }
 template <Handler handler>
 Handler with_rounding(const Statement& s) {

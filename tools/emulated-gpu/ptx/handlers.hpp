@@ -58,15 +58,20 @@ template <int sources, class F>
 Handler integers(Type type, F) {
   return of_integer(type, []<class T>(T) -> Handler { return each_of_type<F, T, sources>(); });
 }
+// Returns f(T{}) for the unsigned type T of so many bytes, nullptr for other numbers.
+template <class F>
+Handler with_bytes(unsigned bytes, F f) {
+  switch (bytes) {
+    case 2: return f(u16{});
+    case 4: return f(u32{});
+    case 8: return f(u64{});
+    default: return nullptr;
+  }
+}
 // F on values whose sign does not matter.
 template <int sources, class F>
 Handler bits(Type type, F) {
-  switch (size_of(type)) {
-    case 2: return each_of_type<F, u16, sources>();
-    case 4: return each_of_type<F, u32, sources>();
-    case 8: return each_of_type<F, u64, sources>();
-    default: return nullptr;
-  }
+  return with_bytes(size_of(type), []<class T>(T) -> Handler { return each_of_type<F, T, sources>(); });
 }
 
 }  // namespace emulated_gpu::ptx

@@ -115,6 +115,8 @@ struct AddDifference {  // sad
     return static_cast<T>(Unsigned<T>(a < b ? b : a) - Unsigned<T>(a < b ? a : b) + Unsigned<T>(c));
   }
 };
+template <class F>
+constexpr Handler three = each<F, u32, u32, u32, u32>;
 // The product of so many pairs, added to c: of bytes, or of 16-bit values and the bytes from `first` on.
 template <class A, class B, int pairs, int first>
 struct Dot {
@@ -127,9 +129,8 @@ struct Dot {
 template <class U, class S, int pairs, int first>
 Handler dot(const Statement& s) {
   const bool a = s.op[s.op.size() - 2] == "s32", b = s.op.back() == "s32";
-  if (a)
-    return b ? each<Dot<S, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<S, u8, pairs, first>, u32, u32, u32, u32>;
-  return b ? each<Dot<U, s8, pairs, first>, u32, u32, u32, u32> : each<Dot<U, u8, pairs, first>, u32, u32, u32, u32>;
+  if (a) return b ? three<Dot<S, s8, pairs, first>> : three<Dot<S, u8, pairs, first>>;
+  return b ? three<Dot<U, s8, pairs, first>> : three<Dot<U, u8, pairs, first>>;
 }
 // The differences of bytes, or their sum added to c.
 template <bool sum>
@@ -204,8 +205,6 @@ template <class F>
 Handler shift(Type type) {
   return of_integer(type, []<class T>(T) -> Handler { return each<F, T, T, u32>; });
 }
-template <class F>
-constexpr Handler three = each<F, u32, u32, u32, u32>;
 template <class F, class... More>
 Handler words(Type type) {  // of the same type as the result
   return of_word(type, []<class T>(T) -> Handler { return each<F, T, T, More...>; });
@@ -254,9 +253,8 @@ Handler carry(Type type) {
 }
 Handler funnel(const Statement& s) {
   const bool wrap = s.is("wrap");
-  if (s.is("l"))
-    return wrap ? each<Funnel<true, true>, u32, u32, u32, u32> : each<Funnel<true, false>, u32, u32, u32, u32>;
-  return wrap ? each<Funnel<false, true>, u32, u32, u32, u32> : each<Funnel<false, false>, u32, u32, u32, u32>;
+  if (s.is("l")) return wrap ? three<Funnel<true, true>> : three<Funnel<true, false>>;
+  return wrap ? three<Funnel<false, true>> : three<Funnel<false, false>>;
 }
 
 }  // namespace
@@ -293,7 +291,7 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   if (op == "shr") return shift<ShiftRight>(type);
   if (op == "shf") return funnel(s);
   if (op == "lop3") return lop3;
-  if (op == "prmt") return each<Permute, u32, u32, u32, u32>;
+  if (op == "prmt") return three<Permute>;
   if (op == "popc")
     return size_of(type) == 8 ? each<decltype([](auto a) { return std::popcount(a); }), u32, u64>
                               : each<decltype([](auto a) { return std::popcount(a); }), u32, u32>;

@@ -187,6 +187,7 @@ inline void set_predicate(const Warp& w, Row r, u32 mask, u32 value) {
 
 // "(x,y,z)"; "kernel K, block (x,y,z), thread (x,y,z)"; the instruction with its source line.
 std::string triple(u32 x, u32 y, u32 z);
+std::string triple(u32 number, const unsigned (&size)[3]);  // of this number in a block or grid
 std::string thread_text(const Warp& w, int lane);
 std::string place_of(const Warp& w, int lane);
 std::string text_of(const Context& context, const Instruction& i);
@@ -202,8 +203,7 @@ Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_b
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes);  // ld, st, atom, red
 Handler warp_handler(const Statement& s, Type type, Instruction& i);             // shfl, vote, match, redux
 Handler move_handler(unsigned bytes);
-Handler pack_handler(unsigned whole, unsigned part);
-Handler unpack_handler(unsigned whole, unsigned part);
+Handler pack_handler(bool packs, unsigned whole, unsigned part);  // or unpacks
 Handler special_handler(unsigned bytes);
 // Number and dimension of "%tid.y", for the handler's immediate and offset; nothing: there is none of this name.
 std::optional<std::pair<u64, s64>> special_register(std::string_view name);

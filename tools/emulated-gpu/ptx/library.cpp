@@ -61,6 +61,9 @@ std::string text_of(const Context& context, const Instruction& i) {
 std::string triple(u32 x, u32 y, u32 z) {
   return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
 }
+std::string triple(u32 number, const unsigned (&size)[3]) {
+  return triple(number % size[0], number / size[0] % size[1], number / size[0] / size[1]);
+}
 std::string thread_text(const Warp& w, int lane) {
   return "thread " + triple(w.thread[0][lane], w.thread[1][lane], w.thread[2][lane]);
 }

@@ -30,12 +30,10 @@ std::string hex(u64 value) {
   const std::string what = std::to_string(bytes) + " bytes at ";
   const bool shared = i.mode == Mode::shared32 || i.mode == Mode::shared64;
   if (shared || address - address_of(c.shared) < c.shared_size) {
-    const u64 start = c.kernel->uses_reserved ? 0 : reserved_shared, offset = address - address_of(c.shared) - start;
-    const u64 size = c.shared_size - start;
-    const auto signed_offset = static_cast<s32>(offset);
+    const auto offset = static_cast<s32>(address - c.shared_range.begin);
     fail(Fault::illegal_address, w, lane, i,
-         "access of " + what + "offset " + std::to_string(signed_offset) + " of shared memory, which has " +
-             std::to_string(size) + " bytes");
+         "access of " + what + "offset " + std::to_string(offset) + " of shared memory, which has " +
+             std::to_string(c.shared_range.end - c.shared_range.begin) + " bytes");
   }
   if (i.mode == Mode::local || address - address_of(c.local) < c.local_size)
     fail(Fault::illegal_address, w, lane, i,
@@ -64,9 +62,8 @@ std::string hex(u64 value) {
 [[gnu::noinline]] bool find_range(const Warp& w, int lane, u64 address, unsigned bytes, Range& hit) {
   const Context& c = *w.context;
   const auto inside = [&](const Range& r) { return address >= r.begin && address + bytes <= r.end; };
-  const u64 shared = address_of(c.shared), parameters = address_of(c.launch->parameters.data());
-  for (const Range& r : {Range{shared + (c.kernel->uses_reserved ? 0 : reserved_shared), shared + c.shared_size},
-                         Range{parameters, parameters + c.launch->parameters.size()},
+  const u64 parameters = address_of(c.launch->parameters.data());
+  for (const Range& r : {c.shared_range, Range{parameters, parameters + c.launch->parameters.size()},
                          Range{c.workspace, c.workspace + (c.workspace ? 64 : 0)}})
     if (inside(r)) {
       hit = r;
@@ -180,17 +177,11 @@ struct Store {
 
 template <template <class, class> class Operation>
 Handler access(Type type, unsigned register_bytes) {
-  const auto pick = [&]<class T>(T) -> Handler {
-    switch (register_bytes) {
-      case 2:
-        if constexpr (sizeof(T) <= 2) return Operation<T, u16>::run;
-        return nullptr;
-      case 4:
-        if constexpr (sizeof(T) <= 4) return Operation<T, u32>::run;
-        return nullptr;
-      case 8: return Operation<T, u64>::run;
-      default: return nullptr;
-    }
+  const auto pick = [&]<class T>(T) {
+    return with_bytes(register_bytes, []<class R>(R) -> Handler {
+      if constexpr (sizeof(R) < sizeof(T)) return nullptr;
+      else return Operation<T, R>::run;
+    });
   };
   const bool extends = size_of(type) < register_bytes;
   switch (size_of(type)) {
@@ -255,14 +246,8 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
 }
 template <class F>
 Handler atomic_integers(Type type, F) {
-  switch (type) {
-    case Type::u16: return atomic<u16, F>;
-    case Type::u32: return atomic<u32, F>;
-    case Type::s32: return atomic<s32, F>;
-    case Type::u64: return atomic<u64, F>;
-    case Type::s64: return atomic<s64, F>;
-    default: return nullptr;
-  }
+  if (type == Type::u16) return atomic<u16, F>;
+  return of_word(type, []<class T>(T) -> Handler { return atomic<T, F>; });
 }
 struct FlushedSum {  // on global memory, f32 is flushed
   float operator()(float a, float b, float) const { return canonical(flushed(flushed(a) + flushed(b))); }

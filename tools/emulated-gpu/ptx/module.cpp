@@ -347,21 +347,15 @@ Module::Module(std::string all) : text_(std::move(all)) {
         in.skip_braces();
         function.body = text.substr(begin, (in.done() ? text.size() : in.position()) - begin);
       }
-      const auto found = functions_.find(function.name);
-      if (found == functions_.end() || found->second.body.empty()) {
-        const std::string name = function.name;
-        functions_.insert_or_assign(name, std::move(function));
-      }
+      Function& known = functions_[function.name];
+      if (known.body.empty()) known = std::move(function);
       external = false;
     } else if (space_of(token, space)) {
       do {
         Variable variable = declare(in, space);
         variable.external = external;
-        const auto found = variables_.find(variable.name);
-        if (found == variables_.end() || found->second.external) {
-          const std::string name = variable.name;
-          variables_.insert_or_assign(name, std::move(variable));
-        }
+        const auto [known, fresh] = variables_.try_emplace(variable.name);
+        if (fresh || known->second.external) known->second = std::move(variable);
       } while (in.accept(","));
       in.expect(";");
       external = false;

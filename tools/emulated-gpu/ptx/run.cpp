@@ -1,11 +1,8 @@
 // The scheduler: lanes, warps, blocks, barriers and calls.
 #include <algorithm>
+#include <cfenv>
 #include <cstdio>
 #include <cstdlib>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 #include "checker.hpp"
 #include "interpreter.hpp"
@@ -479,13 +476,11 @@ std::string Block::place() const {
 }
 
 void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings) {
-#if defined(__x86_64__)
-  struct RoundingMode {  // the program may have changed that of its thread
-    unsigned old = _mm_getcsr();
-    RoundingMode() { _mm_setcsr(0x1f80); }
-    ~RoundingMode() { _mm_setcsr(old); }
-  } rounding_mode;
-#endif
+  struct Arithmetic {  // the program may have changed the rounding mode of its thread
+    std::fenv_t old;
+    Arithmetic() { std::fegetenv(&old), std::fesetenv(FE_DFL_ENV); }
+    ~Arithmetic() { std::fesetenv(&old); }
+  } arithmetic;
   const u64 blocks = u64{launch.grid[0]} * launch.grid[1] * launch.grid[2];
   alignas(64) u8 workspace[64] = {};
   std::vector<std::unique_ptr<Block>> resident, idle;

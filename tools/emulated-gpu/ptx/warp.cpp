@@ -223,24 +223,14 @@ Handler special_handler(unsigned bytes) {
 
 Handler move_handler(unsigned bytes) {
   using F = decltype([](auto a) { return a; });
-  switch (bytes) {
-    case 2: return each<F, u16, u16>;
-    case 4: return each<F, u32, u32>;
-    case 8: return each<F, u64, u64>;
-    case 16: return each<F, u128, u128>;
-    default: return nullptr;
-  }
+  if (bytes == 16) return each<F, u128, u128>;
+  return with_bytes(bytes, []<class T>(T) -> Handler { return each<F, T, T>; });
 }
-Handler pack_handler(unsigned whole, unsigned part) {
-  if (whole == 4) return part == 2 ? pack<u32, u16> : nullptr;
-  if (whole == 8) return part == 4 ? pack<u64, u32> : part == 2 ? pack<u64, u16> : nullptr;
-  if (whole == 16) return part == 8 ? pack<u128, u64> : part == 4 ? pack<u128, u32> : nullptr;
-  return nullptr;
-}
-Handler unpack_handler(unsigned whole, unsigned part) {
-  if (whole == 4) return part == 2 ? unpack<u32, u16> : nullptr;
-  if (whole == 8) return part == 4 ? unpack<u64, u32> : part == 2 ? unpack<u64, u16> : nullptr;
-  if (whole == 16) return part == 8 ? unpack<u128, u64> : part == 4 ? unpack<u128, u32> : nullptr;
+Handler pack_handler(bool packs, unsigned whole, unsigned part) {
+  const auto pick = [&]<class W, class P>(W, P) -> Handler { return packs ? pack<W, P> : unpack<W, P>; };
+  if (whole == 4) return part == 2 ? pick(u32{}, u16{}) : nullptr;
+  if (whole == 8) return part == 4 ? pick(u64{}, u32{}) : part == 2 ? pick(u64{}, u16{}) : nullptr;
+  if (whole == 16) return part == 8 ? pick(u128{}, u64{}) : part == 4 ? pick(u128{}, u32{}) : nullptr;
   return nullptr;
 }
 

@@ -4,7 +4,6 @@
 #include <cublas_v2.h>
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <random>
@@ -13,22 +12,15 @@
 
 namespace cublas_test {
 
-const int two_devices = setenv("EMULATED_GPUS", "2", 0);
-
 #define EXPECT_BLAS(call) EXPECT_EQ(call, CUBLAS_STATUS_SUCCESS)
 
-class Blas : public ::testing::Test {
+class Blas : public CudaTest {
  protected:
   Blas() {
-    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
     EXPECT_BLAS(cublasCreate(&handle_));
-    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
     EXPECT_BLAS(cublasSetStream(handle_, stream_));
   }
-  ~Blas() override {
-    EXPECT_BLAS(cublasDestroy(handle_));
-    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
-  }
+  ~Blas() override { EXPECT_BLAS(cublasDestroy(handle_)); }
   // The status, and that the reason is on stderr.
   static void expect_refused(const std::function<cublasStatus_t()>& call, cublasStatus_t status,
                              const std::string& why) {
@@ -37,7 +29,7 @@ class Blas : public ::testing::Test {
     EXPECT_SAYS(testing::internal::GetCapturedStderr(), why);
   }
   cublasHandle_t handle_{};
-  cudaStream_t stream_{};
+  const cudaStream_t stream_ = new_stream();
 };
 
 // Random values of 1/64 from -1 to 1, which all types hold exactly.
@@ -103,7 +95,7 @@ TEST_F(Blas, ProductsInABatchAndVectors) {
   EXPECT_BLAS(cublasSetVector(2, 4, host + 1, 2, y, 1));
   EXPECT_EQ(y.get(), (std::vector<float>{8, 9, 18}));
   EXPECT_BLAS(cublasGetVectorAsync(2, 4, x, 2, host, 1, stream_));
-  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(host[1], 7);
 }
 
@@ -138,15 +130,13 @@ TEST_F(Blas, MistakesAreRefusedWithTheReason) {
                  "cublasSrotg_v2 is not emulated");
   for (const char* name : {"cublasXtCreate", "cublasDgetrfBatched", "cublasSgemm"})
     EXPECT_NE(dlsym(RTLD_DEFAULT, name), nullptr) << name << " is declared in a header of cuBLAS";
-  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_OK(cudaSetDevice(1));
   const Array<float> other({1, 1, 1, 1});
-  cudaStream_t stream{};
-  EXPECT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  const cudaStream_t stream = new_stream();
+  EXPECT_OK(cudaSetDevice(0));
   expect_refused(gemm(2, 2, 2, other, 2), CUBLAS_STATUS_EXECUTION_FAILED, "A: it is memory of device 1");
   expect_refused([&] { return cublasSetStream(handle_, stream); }, CUBLAS_STATUS_INVALID_VALUE,
                  "the stream is of device 1, the handle of device 0");
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 }  // namespace cublas_test

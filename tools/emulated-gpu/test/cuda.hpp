@@ -6,8 +6,11 @@
 #include <nccl.h>
 #include <test/support/says.hpp>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
+
+inline const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
 #define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
 #define ASSERT_OK(call) ASSERT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
@@ -64,7 +67,7 @@ class Array {
   operator T*() const { return static_cast<T*>(data_); }
   std::vector<T> get() const {  // after the work of all streams of the device
     std::vector<T> values(count_);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_OK(cudaDeviceSynchronize());
     cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
     return values;
   }

@@ -2,13 +2,10 @@
 #include "cuda.hpp"
 
 #include <atomic>
-#include <cstdlib>
 #include <future>
 #include <thread>
 
 namespace cuda_test {
-
-const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
 using HostCuda = CudaTest;
 

@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace memory_test {
-
-const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
 class Memory : public CudaTest {
  protected:

@@ -18,28 +18,28 @@ using namespace multinode::testing;
 const std::string with_gpus = EMULATED_GPU "/with-gpus";
 const std::string major = std::to_string(CUDART_VERSION / 1000);
 
+std::vector<std::string> joined(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 class WithGpus : public ::testing::Test {
  protected:
   // Compiles a program, or a library, of this text.
   std::string built(const std::string& name, const std::string& text, const std::vector<std::string>& options = {}) {
     const std::string source = (folder_.path() / (name + ".cpp")).string(), made = (folder_.path() / name).string();
     std::ofstream(source) << text;
-    std::vector<std::string> command{"c++", source, "-o", made, "-L" + folder_.path().string()};
-    command.insert(command.end(), options.begin(), options.end());
-    EXPECT_EQ(run(command).status, 0) << name;
+    EXPECT_EQ(run(joined({"c++", source, "-o", made, "-L" + folder_.path().string()}, options)).status, 0) << name;
     return made;
   }
   // A program that needs a CUDA runtime of this name.
   std::string linked_with(const std::string& soname, const std::vector<std::string>& options = {}) {
     built(soname, "extern \"C\" int cudaFree(void*) { return 0; }", {"-shared", "-fPIC", "-Wl,-soname," + soname});
-    std::vector<std::string> all{"-l:" + soname};
-    all.insert(all.end(), options.begin(), options.end());
-    return built("needs_" + soname, "extern \"C\" int cudaFree(void*); int main() { return cudaFree(nullptr); }", all);
+    return built("needs_" + soname, "extern \"C\" int cudaFree(void*); int main() { return cudaFree(nullptr); }",
+                 joined({"-l:" + soname}, options));
   }
-  static void expect_refused(const std::vector<std::string>& command, const std::string& why) {
-    std::vector<std::string> all{with_gpus, "2"};
-    all.insert(all.end(), command.begin(), command.end());
-    const auto result = run(all);
+  static void expect_refused(const std::vector<std::string>& words, const std::string& why) {
+    const auto result = run(joined({with_gpus}, words));
     EXPECT_EQ(result.status, 2);
     EXPECT_SAYS(result.all(), why);
   }
@@ -87,13 +87,8 @@ TEST_F(WithGpus, RefusesAWrongCommandLine) {
                                                 {},
                                                 {"--chek", "2", "true"},
                                                 {"--seed", "x", "2", "true"},
-                                                {"--error-exitcode", "256", "2", "true"}}) {
-    std::vector<std::string> all{with_gpus};
-    all.insert(all.end(), words.begin(), words.end());
-    const auto result = run(all);
-    EXPECT_EQ(result.status, 2);
-    EXPECT_SAYS(result.all(), "see with-gpus --help");
-  }
+                                                {"--error-exitcode", "256", "2", "true"}})
+    expect_refused(words, "see with-gpus --help");
   EXPECT_EQ(run({with_gpus, "--help"}).status, 0);
 }
 
@@ -101,21 +96,21 @@ TEST_F(WithGpus, RecognisesAStaticRuntimeBehindALauncher) {
   const std::string runtime =
       "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\"; int f() { return a == b; }";
   const std::string text = runtime + "int main() { return f(); }", own = built("own", text);
-  expect_refused({"env", "A=1", own},
+  expect_refused({"2", "env", "A=1", own},
                  own + " contains the CUDA runtime (nvcc's default): build it again with -cudart shared");
-  expect_refused({built("with_nccl", text,  // which needs the shared runtime
-                        {"-Wl,--no-as-needed,-rpath-link," EMULATED_GPU, "-L" EMULATED_GPU, "-l:libnccl.so.2"})},
+  expect_refused({"2", built("with_nccl", text,  // which needs the shared runtime
+                             {"-Wl,--no-as-needed,-rpath-link," EMULATED_GPU, "-L" EMULATED_GPU, "-l:libnccl.so.2"})},
                  "contains the CUDA runtime (nvcc's default)");
   built("libthing.so", runtime, {"-shared", "-fPIC"});
-  expect_refused({built("user", "int f(); int main() { return f(); }",
-                        {"-l:libthing.so", "-Wl,-rpath," + folder_.path().string()})},
+  expect_refused({"2", built("user", "int f(); int main() { return f(); }",
+                             {"-l:libthing.so", "-Wl,-rpath," + folder_.path().string()})},
                  "libthing.so, which contains the CUDA runtime");
   if (run({"bash", "-c", "type -P nvcc"}).status != 0) return;
   const std::string source = (folder_.path() / "real.cu").string(), real = (folder_.path() / "real").string();
   std::ofstream(source) << "int main() { return cudaFree(0); }";
   EXPECT_EQ(run({"nvcc", source, "-o", real}).status, 0);
   EXPECT_EQ(run({"strip", real}).status, 0);
-  expect_refused({real}, "contains the CUDA runtime");
+  expect_refused({"2", real}, "contains the CUDA runtime");
   EXPECT_EQ(run({"nvcc", "-cudart", "shared", source, "-o", real}).status, 0);
   EXPECT_EQ(run({with_gpus, "1", real}).status, 0);
   std::ofstream(source) << "__global__ void k() {} int main() { k<<<1, 1>>>(); return cudaGetLastError(); }";
@@ -126,16 +121,19 @@ TEST_F(WithGpus, RecognisesAStaticRuntimeBehindALauncher) {
 }
 
 TEST_F(WithGpus, RefusesAnotherCudaAndAFixedPathAndTheDriver) {
-  expect_refused({linked_with("libcudart.so.7")}, "needs libcudart.so.7, and the emulated GPUs are of CUDA " + major);
-  expect_refused({linked_with("libcudart.so." + major, {"-Wl,--disable-new-dtags,-rpath," + folder_.path().string()})},
-                 "whatever LD_LIBRARY_PATH says (DT_RPATH)");
-  expect_refused({linked_with("libcuda.so.1")},
+  expect_refused({"2", linked_with("libcudart.so.7")},
+                 "needs libcudart.so.7, and the emulated GPUs are of CUDA " + major);
+  expect_refused(
+      {"2", linked_with("libcudart.so." + major, {"-Wl,--disable-new-dtags,-rpath," + folder_.path().string()})},
+      "whatever LD_LIBRARY_PATH says (DT_RPATH)");
+  expect_refused({"2", linked_with("libcuda.so.1")},
                  "needs the CUDA driver's library (libcuda.so.1), which is not emulated");
   const std::string runtime = "libcudart.so." + major;
   built(runtime, "extern \"C\" int cudaMemcpy_ptds() { return 0; }", {"-shared", "-fPIC", "-Wl,-soname," + runtime});
-  expect_refused({built("per_thread", "extern \"C\" int cudaMemcpy_ptds(); int main() { return cudaMemcpy_ptds(); }",
-                        {"-l:" + runtime})},
-                 "calls cudaMemcpy_ptds, which is not emulated: build it again without --default-stream per-thread");
+  expect_refused(
+      {"2", built("per_thread", "extern \"C\" int cudaMemcpy_ptds(); int main() { return cudaMemcpy_ptds(); }",
+                  {"-l:" + runtime})},
+      "calls cudaMemcpy_ptds, which is not emulated: build it again without --default-stream per-thread");
 }
 
 TEST_F(WithGpus, VisibleDevicesAreNumbersUpToTheFirstInvalidOne) {
