@@ -732,6 +732,14 @@ int MPI_Pcontrol(const int level, ...) {
   mark_region(level == 1, name);
   return REAL(MPI_Pcontrol)(level, name);
 }
+int MPI_Comm_set_name(MPI_Comm comm, const char* name) {
+  if (!off() && comm != MPI_COMM_NULL) set_name(communicator(comm), name);
+  return REAL(MPI_Comm_set_name)(comm, name);
+}
+int MPI_Win_set_name(MPI_Win window, const char* name) {
+  if (!off()) set_name(find(value_of(window)), name);
+  return REAL(MPI_Win_set_name)(window, name);
+}
 // The functions of attributes may make calls inside of others.
 int MPI_Comm_create_keyval(MPI_Comm_copy_attr_function* copy, MPI_Comm_delete_attr_function* remove, int* key,
                            void* state) {
@@ -756,4 +764,6 @@ SECOND_NAME(MPI_Start, 1)
 SECOND_NAME(MPI_Startall, 2)
 SECOND_NAME(MPI_Cancel, 1)
 SECOND_NAME(MPI_Pcontrol, 2)
+SECOND_NAME(MPI_Comm_set_name, 2)
+SECOND_NAME(MPI_Win_set_name, 2)
 }

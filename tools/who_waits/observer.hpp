@@ -157,6 +157,8 @@ class Observer {
       if (id == 0) continue;
       CommunicatorState member{id,      one.collectives.load(std::memory_order_acquire), one.size, one.rank, one.sort,
                                one.side};
+      member.made = one.made;
+      for (std::size_t i = 0; i < one.name.size() && one.name[i]; ++i) member.name += one.name[i];
       constexpr std::uint64_t past = CommunicatorRecord::past;
       for (std::uint64_t n = member.collectives - std::min(member.collectives, past - 1); n <= member.collectives; ++n)
         if (n > 0 && !one.freed) member.history.push_back(one.history[n % past].load());

@@ -134,6 +134,8 @@ struct CommunicatorRecord {
   std::atomic<Sort> sort{Sort::communicator};
   std::atomic<bool> freed{false};             // kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
+  std::atomic<std::uint32_t> made{0};         // it is so manieth of the process
+  std::array<std::atomic<char>, 32> name{};   // that the program gave
   static constexpr std::size_t past = 128;
   std::array<SharedCall, past> history{};  // call n is at n % past
 };

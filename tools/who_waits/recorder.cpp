@@ -222,6 +222,7 @@ Communicator* with_id(std::uint64_t id) {
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
                   Sort sort, int side) {
   const std::lock_guard lock(communicators_mutex);
+  static std::uint32_t made = 0;
   Communicator& one =
       communicators().emplace_back(Communicator{handle, id, std::move(world_ranks), nullptr, side >= 0});
   if (Record* const ours = record()) {
@@ -235,6 +236,8 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
       shared->side = side;
       shared->freed = false;
       shared->collectives = 0;
+      shared->made = ++made;
+      shared->name[0] = 0;
       shared->id.store(id, std::memory_order_release);
     } else {
       ours->incomplete = true;
@@ -354,7 +357,7 @@ void leave(Times& times, const ThreadRecord& thread) {
 }
 
 // What `name` points to, as a text; "": none. The kernel reads it, because the pointer may be any value.
-std::array<char, std::tuple_size_v<decltype(Place::object)>> region_name(const char* name) {
+std::array<char, std::tuple_size_v<decltype(Place::object)>> text_at(const char* name) {
   constexpr std::uintptr_t page = 4096;
   std::array<char, std::tuple_size_v<decltype(Place::object)>> text{};
   const auto first = std::min<std::uintptr_t>(page - reinterpret_cast<std::uintptr_t>(name) % page, text.size() - 1);
@@ -378,12 +381,19 @@ Place* region_place(Times& times, const char* name) {
 
 }  // namespace
 
+void set_name(Communicator* one, const char* name) {
+  if (!one || !one->shared) return;
+  const auto text = text_at(name);
+  auto& to = one->shared->name;
+  for (std::size_t i = 0; i + 1 < to.size(); ++i) to[i] = text[i];
+}
+
 void mark_region(bool begins, std::optional<const char*> pointer) {
   Record* const ours = record();
   ThreadRecord* const thread =
       own_thread;  // none: it has made no call, and leaves the places to threads that make some
   if (!ours || !thread || inside() || !ours->timed.load(std::memory_order_relaxed)) return;
-  const auto name = pointer ? region_name(*pointer) : decltype(Place::object){};
+  const auto name = pointer ? text_at(*pointer) : decltype(Place::object){};
   if (pointer && !name[0]) return;
   Times& times = ours->times;
   auto& regions = thread->regions;

@@ -46,6 +46,7 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
                   Sort sort = Sort::communicator, int side = -1);
 void rename(Communicator& one, std::uintptr_t handle);  // it has this handle now
 void forget(std::uintptr_t handle);
+void set_name(Communicator* one, const char* name);  // nullptr: nothing happens
 
 std::uint64_t mix(std::uint64_t seed, std::uint64_t value);  // a hash
 

@@ -222,10 +222,25 @@ class Explanation {
     if (id == world_id) return "MPI_COMM_WORLD";
     const auto found = members_.find(id);
     if (found == members_.end()) return "a communicator";
+    std::string text = members_text(found->second);
+    // Two must not have one name: they are numbered as their first member has made them.
+    int before = 0, alike = 0;
+    for (const auto& [other, members] : members_) {
+      if (other == world_id || members_text(members) != text) continue;
+      ++alike;
+      before += members.begin()->second->made < found->second.begin()->second->made;
+    }
+    return alike > 1 ? fmt::format("{}, number {}", text, before + 1) : text;
+  }
+
+  using Members = std::map<int, const CommunicatorState*>;
+  static std::string members_text(const Members& members) {
     Ranks ranks, others;
-    for (const auto& [rank, member] : found->second) (member->side == 1 ? others : ranks).insert(rank);
+    for (const auto& [rank, member] : members) (member->side == 1 ? others : ranks).insert(rank);
     constexpr const char* sorts[] = {"the communicator", "NCCL's communicator", "the window", "the file"};
-    const char* const sort = sorts[static_cast<std::size_t>(found->second.begin()->second->sort)];
+    const CommunicatorState& first = *members.begin()->second;
+    std::string sort = sorts[static_cast<std::size_t>(first.sort)];
+    if (!first.name.empty()) sort += fmt::format(" '{}'", first.name);
     if (ranks.empty() || others.empty())
       return fmt::format("{} of {}", sort, rank_text(ranks.empty() ? others : ranks));
     return fmt::format("{} between {} and {}", sort, rank_text(ranks), rank_text(others));
@@ -771,7 +786,7 @@ class Explanation {
   std::vector<RankState> states_;
   std::map<int, const RankState*> by_rank_;
   std::set<std::uint64_t> ambiguous_;  // communicators with several ranks in one process
-  std::map<std::uint64_t, std::map<int, const CommunicatorState*>> members_;
+  std::map<std::uint64_t, Members> members_;
 };
 
 }  // namespace

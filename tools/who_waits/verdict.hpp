@@ -35,8 +35,10 @@ struct CommunicatorState {
   Sort sort = Sort::communicator;
   std::int32_t side = -1;       // of an intercommunicator: 0 or 1
   std::vector<Call> history{};  // the last collectives, the oldest first
+  std::uint32_t made = 0;       // it is so manieth of the process
+  std::string name{};           // that the program gave
   static void fields(auto& visit, auto& one) {
-    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history);
+    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history, one.made, one.name);
   }
 };
 

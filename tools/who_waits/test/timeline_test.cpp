@@ -228,12 +228,14 @@ TEST_P(WhoWaitsTrue, PictureAndTimeAreTheProgramsOwnLog) {
   ASSERT_EQ(result.status, 0) << result.err;
   const auto trace = nlohmann::json::parse(std::ifstream(file));
   std::map<int, int> waits;
-  double waited = 0, all = 0, start = 0, ms = 0;
+  double all = 0, start = 0, ms = 0;
   std::istringstream log(result.out);
   int rank = 0;
   for (std::string call; log >> rank >> call >> start >> ms;) {
-    (call == "all" ? all : waited) += ms;
-    if (call == "all") continue;
+    if (call == "all") {
+      all += ms;
+      continue;
+    }
     ++waits[rank];
     EXPECT_TRUE(std::ranges::any_of(trace.at("traceEvents"),
                                     [&](const nlohmann::json& event) {
@@ -248,7 +250,9 @@ TEST_P(WhoWaitsTrue, PictureAndTimeAreTheProgramsOwnLog) {
     if (event.at("ph") == "X" && event["args"].value("late_us", 0.0) >= 50e3 && event["args"].at("waits_for") == 2)
       ++drawn[event.at("pid").get<int>()];
   for (const int victim : {0, 1, 3}) EXPECT_GE(std::min(waits[victim], drawn[victim]), 16) << "rank " << victim;
-  if (const double own = 100 * waited / all; own > 20) {  // a busy machine may take longer, and then it names no rank
+  const double naps =
+      3 * 16 * 100.0;  // ms that three ranks wait for rank 2; on a busy machine they wait for others, too
+  if (const double own = 100 * naps / all; own > 20) {
     std::smatch found;
     const std::regex line(R"((\d+) % of the time, ranks wait because (.*) work)");
     ASSERT_TRUE(std::regex_search(result.err, found, line)) << result.err;
@@ -256,8 +260,8 @@ TEST_P(WhoWaitsTrue, PictureAndTimeAreTheProgramsOwnLog) {
     EXPECT_SAYS(found[2].str(), "rank 2");
   }
 }
-INSTANTIATE_TEST_SUITE_P(Calls, WhoWaitsTrue, testing::Values(5'000, 50'000));
-INSTANTIATE_TEST_SUITE_P(ManyCalls, WhoWaitsTrue, testing::Values(500'000));
+INSTANTIATE_TEST_SUITE_P(Calls, WhoWaitsTrue, testing::Values(5'000));
+INSTANTIATE_TEST_SUITE_P(ManyCalls, WhoWaitsTrue, testing::Values(50'000, 500'000));
 
 TEST(WhoWaitsTimeline, RegionsAreNamedByTheProgramAndChangeNothing) {
   const TemporaryFolder folder;

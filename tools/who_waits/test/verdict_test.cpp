@@ -137,6 +137,23 @@ TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
   EXPECT_FALSE(explain({a, b}).certain);
 }
 
+TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
+  std::vector<RankState> ranks;
+  for (int i = 0; i < 2; ++i) {
+    const std::uint64_t id = i == 0 ? 5 : 6;
+    ranks.push_back(in(rank(i, 2), {.kind = Kind::MPI_Barrier, .communicator = id, .sequence = 1}));
+    for (const std::uint64_t one : {5, 6}) {
+      ranks[static_cast<std::size_t>(i)].communicators.push_back({one, one == id, 2, i});
+      ranks[static_cast<std::size_t>(i)].communicators.back().made = one == 5 ? 8 : 7;
+    }
+  }
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator of ranks 0-1, number 1");
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator of ranks 0-1, number 2");
+  for (RankState& one : ranks) one.communicators[0].name = "io";
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator 'io' of ranks 0-1");
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator of ranks 0-1   (");
+}
+
 TEST(WhoWaits, RanksOfNcclAreTranslated) {
   std::vector<RankState> ranks;  // NCCL's ranks count the other way
   const auto id = std::uint64_t{77};
