@@ -312,14 +312,6 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
   EXPECT_EQ(Shown(picture()).bars["r"].size(), 2u) << picture();
   EXPECT_SAYS(picture(), "still waiting at the end for rank 1");  // in the barrier, which has no peer
 }
-
-TEST(WhoWaitsTimeline, BadOptionsAreRefused) {
-  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "a.png", "--", "true"}).err,
-              "--timeline must be FILE.svg or FILE.json");
-  EXPECT_SAYS(run({PATH_who_waits, "--from", "1", "--", "true"}).err, "--from and --to need --timeline");
-  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "a.svg", "--to", "5s", "--", "true"}).err, "not '5s'");
-  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "/no/such/a.svg", "--", "true"}).err, "/no/such/a.svg");
-}
 #endif
 
 }  // namespace who_waits_test

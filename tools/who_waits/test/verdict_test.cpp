@@ -252,6 +252,10 @@ TEST(WhoWaits, BadCommandLinesAreRefused) {
            {{"--after", "5", "./program"}, "the program goes after --: who_waits [options] -- ./program"},
            {{"--", "mpirun", "-n", "2", "true"}, "it goes behind mpirun: mpirun ... who_waits -- ./program"},
            {{"--", PATH_who_waits, "--", "true"}, "who_waits runs inside of who_waits: leave one of them out"},
+           {{"--timeline", "a.png", "--", "true"}, "--timeline must be FILE.svg or FILE.json"},
+           {{"--from", "1", "--", "true"}, "--from and --to need --timeline"},
+           {{"--timeline", "a.svg", "--to", "5s", "--", "true"}, "not '5s'"},
+           {{"--attach", "a", "--", "true"}, "it starts none after --"},
            {{"--afterwards", "1", "--", "true"}, "--afterwards"}}) {
     std::vector<std::string> all = {PATH_who_waits};
     all.insert(all.end(), command.begin(), command.end());
@@ -259,6 +263,7 @@ TEST(WhoWaits, BadCommandLinesAreRefused) {
     EXPECT_EQ(result.status, 2);
     EXPECT_SAYS(result.err, says);
   }
+  EXPECT_SAYS(run({PATH_who_waits, "--timeline", "/no/such/a.svg", "--", "true"}).err, "/no/such/a.svg");
   EXPECT_EQ(run({PATH_who_waits, "--", "/no/such/program"}).status, 127);
   EXPECT_EQ(run({PATH_who_waits, "--", "sh", "-c", "exit 7"}).status, 7);
   EXPECT_EQ(run({PATH_who_waits, "--", "true"}).status, 0);
