@@ -733,7 +733,7 @@ int MPI_Pcontrol(const int level, ...) {
   return REAL(MPI_Pcontrol)(level, name);
 }
 int MPI_Comm_set_name(MPI_Comm comm, const char* name) {
-  if (!off() && comm != MPI_COMM_NULL) set_name(communicator(comm), name);
+  if (!off()) set_name(communicator(comm), name);
   return REAL(MPI_Comm_set_name)(comm, name);
 }
 int MPI_Win_set_name(MPI_Win window, const char* name) {
