@@ -331,8 +331,9 @@ class Explanation {
                   });
     if (sent > received) return {};
     for (const Call& other : rank.outstanding)
-      if (sent > 0 && from >= 0 && receives(other) && other.communicator == call.communicator &&
-          (other.from() == from || other.from() == any) && (other.tag == tag || other.tag == any || tag == any))
+      if (sent > 0 && from >= 0 && receives(other) && (call.sequence == 0 || other.sequence < call.sequence) &&
+          other.communicator == call.communicator && (other.from() == from || other.from() == any) &&
+          (other.tag == tag || other.tag == any || tag == any))
         return Needs{
             {need_of(senders, "rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
                      from, rank.rank, describe(other))}};

@@ -80,8 +80,9 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
       "Every rank runs it: mpirun -n 4 who_waits -- ./program");
   known.add_options()(
       "after", po::value(&options.after)->default_value(options.after),
-      "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
-      "end", po::bool_switch(&options.end), "ends the program if it is proved that it cannot continue")(
+      "seconds without progress before the explanation, of any rank or of ranks that are proved to be stuck; a signal "
+      "SIGUSR1 asks for it at once")("end", po::bool_switch(&options.end),
+                                     "ends the program if it is proved that it cannot continue")(
       "attach", po::value(&options.attach),
       "explain a job that hangs already: the name or path of its program, the pid of its launcher, or job:ID of Slurm "
       "or PBS. "
