@@ -97,7 +97,8 @@ def ends(build, who_waits, folder):
 
     def seen(command):
         status, out, err = outcome(command, folder)
-        texts = " end " not in str(command[-1])  # of which Open MPI 5 tells in some runs
+        # Open MPI 5 tells of `end` in some runs; srun tells of MPI_Abort what it sees first.
+        texts = " end " not in str(command[-1]) and not ("srun" in sys.argv and "mpi_abort" in str(command[-1]))
         lines = {re.sub(r"rank \d+|\d+-\d\d-\d\dT\S+|\d+\.0\b|\d{3,}", "N", line) for line in err.replace("\0", "").splitlines() if texts and not own.match(line)}
         return status, out if status == 0 else "", sorted(lines)  # a launcher may lose what was printed before a failure
 
