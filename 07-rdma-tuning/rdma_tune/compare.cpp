@@ -58,7 +58,7 @@ Node node_of(const std::string& line, const std::string& from) {
     ports.push_back(port);
     if (port.value("network", "").empty()) continue;
     Subnet network = Subnet::parse(port["network"]);
-    if (port.value("assumed", false) && !network.is_ipv4()) network.bits = 127;  // IPv6 fabrics are routed as a rule
+    if (port.value("assumed", false) && !network.is_ipv4()) network.bits = 127;  // most IPv6 fabrics are routed
     node.networks.push_back(network);
     for (const json& route : port.value("routes", json::array())) node.networks.push_back(Subnet::parse(route));
     node.addresses.push_back({Subnet::parse(port.value("gid", "")).address, network.bits});

@@ -87,8 +87,8 @@ Site read_site(const std::filesystem::path& sysfs) {
   multinode::check_errno(::fstat(opened.get(), &facts), "fstat");
   const std::string folder = multinode::why_not_own(site.file.has_parent_path() ? site.file.parent_path() : ".");
   if ((facts.st_uid != 0 && facts.st_uid != ::geteuid()) || (facts.st_mode & (S_IWGRP | S_IWOTH)) || !folder.empty())
-    throw UsageError(site.file.string() + ": another user can write to it, so it is not trusted: make it root's or " +
-                     "yours, and chmod go-w it and its folder");
+    throw UsageError(site.file.string() + ": another user can write to it, so rdma_tune does not read it: give it to " +
+                     "root or to yourself (chown), and chmod go-w it and its folder");
   int number = 0;
   const auto refuse = [&](const std::string& why) {
     throw UsageError(

@@ -245,7 +245,7 @@ TEST(Choice, EfaBesideGpusIsNotLeftForAnotherPort) {
   EXPECT_SAYS(Chosen("infiniband", {.devices = {"mlx5_0"}}, efa + gpu).exports(), "NCCL_IB_HCA==mlx5_0:1");
 }
 
-// Each with what exec sets and what NCCL takes by itself.
+// Each node: what exec sets, and what NCCL takes without it.
 TEST(Choice, OfOtherFabrics) {
   const std::string port = "/sys/class/infiniband/mlx5_0/ports/1", verbs = "F 444 /sys/class/infiniband_verbs/uverbs",
                     pod = verbs + "0/ibdev = mlx5_0\\n\n" + verbs + "1/ibdev = mlx5_1\\n\nF 666 /dev/infiniband/uverbs",

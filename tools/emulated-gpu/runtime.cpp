@@ -198,7 +198,7 @@ void report_the_rest() {
   if (!left.empty()) report("leaked at exit: " + left);
 }
 
-// The last word on the exit status: on_exit() is told which one the program wants.
+// Replaces the exit status. on_exit() gets the one that the program ends with.
 struct AtExit {
   AtExit() {
     on_exit(

@@ -127,8 +127,8 @@ std::string missing(const std::vector<ProcessStacks>& all, const std::string& wh
     --ended[one.host];
   }
   if (ranks.empty()) return "";
-  const bool one = ranks.size() == 1,
-             some = std::ranges::any_of(ended, [](const auto&host) { return host.second > 0; });
+  const bool one = ranks.size() == 1;
+  const bool some = std::ranges::any_of(ended, [](const auto& host) { return host.second > 0; });
   std::string text = fmt::format("{} of {}", rank_text(ranks), all[0].world_size);
   if (some || elsewhere <= 0) text += one ? " has ended" : " have ended";
   if (some && elsewhere > 0) text += ", or";

@@ -30,8 +30,8 @@ struct ProcessStacks {
 };
 
 // Stops the process for at most a second: a tool that needs longer is killed, and the process runs on. Where another
-// one traces the process, such as the user's debugger, says so, and starts no tool. Of a process in a container, the
-// tool runs there, or looks into its files by itself.
+// one traces the process, such as the user's debugger, says so, and starts no tool. If the process is in a
+// container, the tool runs in that container, or reads its files from outside.
 ProcessStacks stacks_of(pid_t pid);
 // The threads that eu-stack or gdb printed, and py-spy.
 std::vector<Stack> parsed_stacks(const std::string& text);

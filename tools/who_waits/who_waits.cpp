@@ -451,34 +451,35 @@ class Watch {
     if (!state.ended) {
       state.process = state_of_threads(state.pid);
       const bool outside = state.waits.empty() && !state.polled;
-      if (silent) {  // no process is stopped for its stack
-      } else if (outside || program_of(state.pid).starts_with("python"))
-        stacks = stacks_of(state.pid);
+      if (!silent) {  // a silent look stops no process for its stack, and starts no addr2line
+        if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
+        for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
+      }
       state.stack = stack_line(stacks);
-      for (Wait& wait : state.waits)
-        if (!silent) wait.place = place_of(state.pid, wait.site);
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
-    auto all_stacks = gather(world_, "the stacks", stacks);
     const Verdict verdict = world_.rank() == 0 ? explain(ranks) : Verdict();
-    if (silent) {
+    // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
+    const auto who_has_moved = [&] {
       observer_.look(Clock::now());
-      const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
+      return gather(world_, "who has moved", observer_.steps() != steps_);
+    };
+    if (silent) {
+      const auto moved = who_has_moved();
       proved_ = world_.rank() == 0 && verdict.certain && verdict.culprits != explained_ &&
                 !has_moved(ranks, verdict, moved) && std::ranges::none_of(ranks, [&](const RankState& one) {
                   return one.quiet < options_.after && std::ranges::count(verdict.culprits, one.rank);
                 });
       return;
     }
+    auto all_stacks = gather(world_, "the stacks", stacks);
     if (world_.broadcast("stacks", verdict.cause == "started" ? "wanted" : "") == "wanted") {  // what do they do there?
       if (!ended_ && stacks.threads.empty()) stacks = stacks_of(state.pid), stacks.rank = state.rank;
       all_stacks = gather(world_, "the stacks of all", stacks);
     }
     std::erase_if(all_stacks, [](const ProcessStacks& one) { return one.threads.empty(); });
-    // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
-    observer_.look(Clock::now());
-    const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
+    const auto moved = who_has_moved();
     if (world_.rank() == 0) say(ranks, verdict, all_stacks, moved);
     const std::string found = world_.broadcast("the explanation", fmt::format("{} {}", ends_it_, explained_failure_));
     ends_it_ = std::stoi(found);
@@ -613,7 +614,7 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
     std::optional<multinode::World> world(std::in_place, "who_waits", launch,
                                           multinode::World::Options{.rendezvous = rendezvous});
     missing.reset();
-    if (rendezvous != options.rendezvous && launch.rank.value == 0)                  // a file of its own
+    if (rendezvous.starts_with("file:") && options.rendezvous.empty() && launch.rank.value == 0)
       std::filesystem::remove(rendezvous.substr(std::string_view("file:").size()));  // all have read it
     try {
       const bool times = options.time || !options.timeline.empty();
@@ -689,8 +690,7 @@ int run(int argc, char** argv) {
     tell(socket, {Message::pid, program.pid()});
     const auto end = [&] { return program.ending()->signal ? -program.ending()->signal : program.ending()->status; };
     const auto failed = [&] { return program.ending() && (program.ending()->failed() || observer.unfinished()); };
-    // Slurm's PMIx kills the whole step a few ms after a program that has not called MPI_Finalize: nobody could
-    // explain.
+    // If a program ends without MPI_Finalize, Slurm's PMIx kills the whole step a few ms later, before an explanation.
     const bool killed_soon = std::getenv("SLURM_STEP_ID") && std::getenv("PMIX_RANK") && launch.launcher != "Open MPI";
     bool told = false, met = false, explains = true, tells_end = false, stops = false;
     std::optional<multinode::Deadline> limit;    // for the launcher to end what another rank ends

@@ -93,7 +93,7 @@ TEST_F(CompareResults, NodesOfOtherNamesAreComparedOneByOne) {
   EXPECT_EQ(slower.comparisons[0].again_b.size(), 3U);
 }
 
-// As with --only in B: facts that nobody asked for are not lost.
+// As with --only in B: facts of checks that B did not run are not missing.
 TEST_F(CompareResults, WhatASmallerSuiteDoesNotAskIsNotRun) {
   const std::string a = results("a", {"n"}, "8", 10), b = folder_ / "b";
   {
