@@ -89,6 +89,7 @@ constexpr Item table[] = {
     {"cgroup-cpus", "/cgroup/cpus", text_or, "unlimited"},
     {"cgroup-memory", "/cgroup/memory_bytes", bytes_or, "unlimited"},
     {"folder", "/folder"},
+    {"priority", "/priority"},
 };
 
 constexpr std::size_t named = 4;  // the most hosts or values that a line names
@@ -109,6 +110,16 @@ std::vector<std::string> hosts_of(const Processes& processes, const std::vector<
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
   return hosts;
+}
+
+// The CPUs that the processes of a node may use together.
+double cpus_of(const Processes& processes, const std::vector<int>& ranks) {
+  std::set<int> allowed;
+  for (const int rank : ranks)
+    for (const int cpu : multinode::cpus_in(at(of_rank(processes, rank), "/cpu/allowed").get<std::string>()))
+      allowed.insert(cpu);
+  const json quota = at(of_rank(processes, ranks.back()), "/cgroup/cpus");
+  return std::min(double(allowed.size()), quota.is_number() ? quota.get<double>() : double(allowed.size()));
 }
 
 }  // namespace
@@ -207,16 +218,8 @@ std::vector<std::string> oversubscribed(const Processes& processes) {
   std::vector<std::string> lines;
   for (const auto& [node, ranks] : ranks_of_nodes(processes)) {
     std::size_t threads = 0;
-    std::set<int> allowed;  // CPUs of any process of the node
-    json quota;
-    for (const int rank : ranks) {
-      const json& process = of_rank(processes, rank);
-      threads += at(process, "/threads/openmp").get<std::size_t>();
-      for (const int cpu : multinode::cpus_in(at(process, "/cpu/allowed").get<std::string>())) allowed.insert(cpu);
-      quota = at(process, "/cgroup/cpus");
-    }
-    double cpus = double(allowed.size());
-    if (quota.is_number()) cpus = std::min(cpus, quota.get<double>());
+    for (const int rank : ranks) threads += at(of_rank(processes, rank), "/threads/openmp").get<std::size_t>();
+    const double cpus = cpus_of(processes, ranks);
     if (double(threads) <= cpus) continue;
     const double each = std::max(1.0, std::floor(cpus / double(ranks.size())));
     lines.push_back(
@@ -224,6 +227,32 @@ std::vector<std::string> oversubscribed(const Processes& processes) {
                     ranks.size(), ranks.size() == 1 ? "process" : "processes", threads, cpus,
                     threads > ranks.size() ? fmt::format("set OMP_NUM_THREADS={:g}", each) : "start fewer processes"));
   }
+  return lines;
+}
+
+std::vector<std::string> crowded(const Processes& processes) {
+  std::vector<std::string> lines;
+  for (const auto& [node, ranks] : ranks_of_nodes(processes)) {
+    const double cpus = cpus_of(processes, ranks);
+    const json machine = at(of_rank(processes, ranks.front()), "/cpu/machine/cpus");
+    if (machine.is_number() && cpus < std::min(double(ranks.size()), machine.get<double>()))
+      lines.push_back(
+          fmt::format("{}: {} processes share {:g} of its {} CPUs: look at taskset, at the CPUs that the job or "
+                      "container was given, and at how the launcher binds",
+                      named_ranks(processes, ranks), ranks.size(), cpus, multinode::json_text(machine)));
+  }
+  return lines;
+}
+
+std::vector<std::string> late(const Processes& processes, double seconds) {
+  const auto waited = [](const json& process) { return process.value("waited_seconds", 0.0); };  // for the last one
+  const double longest = waited(std::ranges::max(processes, {}, waited));
+  std::vector<std::string> lines;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank)
+    if (const double after = longest - waited(processes[rank]);
+        after - processes[rank].value("cpu_wait_seconds", 0.0) > seconds)
+      lines.push_back(
+          fmt::format("{} started {:.1f} s after the first one", named_ranks(processes, {int(rank)}), after));
   return lines;
 }
 

@@ -57,6 +57,13 @@ std::vector<std::string> missing(const Processes& processes);
 // One line per node whose processes would start more threads than it has CPUs (oversubscription), with advice.
 std::vector<std::string> oversubscribed(const Processes& processes);
 
+// One line per node that has more CPUs than its processes may use, which are less than a CPU each.
+std::vector<std::string> crowded(const Processes& processes);
+
+// One line per process that started so many seconds after the first one. What it waited for a CPU does not count: other
+// work on its node took that.
+std::vector<std::string> late(const Processes& processes, double seconds);
+
 // print.cpp: the report for people: one row per process, one block per node.
 void print(const Processes& processes, std::ostream& out);
 

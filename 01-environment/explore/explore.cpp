@@ -6,13 +6,20 @@
 
 #include <multinode/base/json.hpp>
 #include <multinode/base/program_options.hpp>
+#include <multinode/base/seconds.hpp>
 #include <multinode/communicator/libraries.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
 
+#include <fmt/core.h>
+
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 
@@ -26,6 +33,8 @@ namespace po = boost::program_options;
 struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> require_equal;
+  bool require_cpus = false;
+  double require_start = 0;  // seconds; 0: not required
   Required required;
 };
 
@@ -47,7 +56,17 @@ json variables(const Launch& launch) {
   return all;
 }
 
-json probe_this_process(const World& world, const Required& required) {
+// How this process is scheduled: "normal, nice 0".
+std::string priority() {
+  const int policy = sched_getscheduler(0);
+  const char* const name = policy == SCHED_OTHER   ? "normal"
+                           : policy == SCHED_BATCH ? "batch"
+                           : policy == SCHED_IDLE  ? "idle"
+                                                   : "real-time";
+  return fmt::format("{}, nice {}", name, getpriority(PRIO_PROCESS, 0));
+}
+
+json probe_this_process(const World& world, const Required& required, double waited) {
   const Environment environment = multinode::current_environment();
   const auto path = environment.find("PATH");
   std::error_code error;
@@ -58,6 +77,9 @@ json probe_this_process(const World& world, const Required& required) {
                   {"node", world.node_rank()},
                   {"host", multinode::host_name()},
                   {"pid", getpid()},
+                  {"priority", priority()},
+                  {"waited_seconds", waited},
+                  {"cpu_wait_seconds", multinode::seconds_without_a_cpu()},
                   {"folder", std::filesystem::current_path(error).string()},
                   {"launcher", world.launch().launcher},
                   {"variables", variables(world.launch())},
@@ -75,6 +97,9 @@ bool report_verdict(const Processes& processes, const Options& options, multinod
   for (const std::string& line : oversubscribed(processes)) std::cout << "note: " << line << '\n';
 
   std::vector<std::string> failures = missing(processes);
+  if (options.require_cpus) std::ranges::move(crowded(processes), std::back_inserter(failures));
+  if (options.require_start > 0)
+    std::ranges::move(late(processes, options.require_start), std::back_inserter(failures));
   for (const std::string& list : options.require_equal)
     for (const Item& item : parse_items(list)) {
       const std::string line = describe(processes, item);
@@ -89,8 +114,8 @@ bool report_verdict(const Processes& processes, const Options& options, multinod
   return failures.empty();
 }
 
-int explore_world(World& world, const Options& options) {
-  const std::string this_process = multinode::to_msgpack(probe_this_process(world, options.required));
+int explore_world(World& world, const Options& options, double waited) {
+  const std::string this_process = multinode::to_msgpack(probe_this_process(world, options.required, waited));
   Processes processes;
   for (const std::string& text : world.gather_on_rank_0("what the processes see", this_process))
     processes.push_back(multinode::from_msgpack(text));
@@ -108,6 +133,7 @@ int explore_world(World& world, const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace explore;
+  const auto start = std::chrono::steady_clock::now();
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};
   // clang-format off
@@ -119,11 +145,18 @@ int main(int argc, char** argv) {
     ("require-command", po::value(&options.required.commands)->value_name("NAME"),
      "fail if a process does not find this command on its PATH")
     ("require-library", po::value(&options.required.libraries)->value_name("NAME"),
-     "fail if a process cannot load this library, such as libnccl.so.2");
+     "fail if a process cannot load this library, such as libnccl.so.2")
+    ("require-cpus", po::bool_switch(&options.require_cpus),
+     "fail if the processes of a node may use less than a CPU each, and it has more")
+    ("require-start", po::value(&options.require_start)->value_name("SECONDS"),
+     "fail if a process starts so much later than the first, apart from its wait for a CPU");
   // clang-format on
   program.validate = [&] {
     for (const std::string& list : options.require_equal) explore::parse_items(list);
+    multinode::require_range("--require-start", options.require_start, 0.0, 3600.0);
   };
   program.same_versions = false;  // versions may differ: explore reports it
-  return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });
+  return multinode::run(program, argc, argv, [&](World& world) {
+    return explore_world(world, options, multinode::seconds_since(start));  // all have met
+  });
 }

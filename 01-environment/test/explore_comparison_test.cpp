@@ -73,7 +73,7 @@ TEST(Comparison, DifferencesHaveTheirRanksAndHosts) {
 TEST(Comparison, EveryItemFindsAValueThatDiffers) {
   Processes all = made_up(2, 1);
   all[1] = multinode::parse_json(R"({
-    "node": 1, "host": "b", "launcher": "x", "folder": "x", "memory_bytes": 1,
+    "node": 1, "host": "b", "launcher": "x", "folder": "x", "priority": "x", "memory_bytes": 1,
     "versions": {"program": "x", "MPI": "x", "Gloo": "x", "NCCL": "x", "CUDA": "x", "libc": "x", "kernel": "x", "system": "x"},
     "gpus": {"driver": "x", "devices": [{"name": "x"}]}, "container": [{"kind": "x"}],
     "cpu": {"count": 1, "machine": {"model": "x"}}, "threads": {"openmp": 7},
@@ -130,6 +130,30 @@ TEST(Oversubscribed, ThreadsOfANodeAgainstItsCpus) {
   EXPECT_EQ(explore::oversubscribed(all),
             (std::vector<std::string>{"node 1 (host b): 2 processes would start 2 OpenMP threads "
                                       "on 1.5 CPUs: start fewer processes"}));
+}
+
+TEST(Crowded, IsANodeThatHasMoreCpusThanItsProcessesMayUse) {
+  Processes all = made_up(2, 2);
+  for (json& process : all) process["cpu"]["machine"]["cpus"] = 4;
+  EXPECT_TRUE(explore::crowded(all).empty());
+  for (const std::size_t rank : {2u, 3u}) all[rank]["cpu"]["allowed"] = "3";
+  EXPECT_EQ(explore::crowded(all).size(), 1U);
+  EXPECT_SAYS(explore::crowded(all).at(0), "node 1 (host b): 2 processes share 1 of its 4 CPUs: look at taskset");
+  all[2]["cpu"]["allowed"] = "2";  // bound to other CPUs
+  EXPECT_TRUE(explore::crowded(all).empty());
+  for (const std::size_t rank : {2u, 3u}) all[rank]["cgroup"]["cpus"] = 1.5;
+  EXPECT_SAYS(explore::crowded(all).at(0), "2 processes share 1.5 of its 4 CPUs");
+  for (const std::size_t rank : {2u, 3u}) all[rank]["cpu"]["machine"]["cpus"] = 1;  // it has no more
+  EXPECT_TRUE(explore::crowded(all).empty());
+}
+
+TEST(Late, IsWhoTheOthersWaitedForUnlessItWaitedForACpu) {
+  Processes all = made_up(2, 2);
+  const double waited[] = {2.2, 2.1, 0.1, 1.3};
+  for (std::size_t rank = 0; rank < 4; ++rank) all[rank]["waited_seconds"] = waited[rank];
+  EXPECT_EQ(explore::late(all, 1), (std::vector<std::string>{"rank 2 (host b) started 2.1 s after the first one"}));
+  all[2]["cpu_wait_seconds"] = 1.5;
+  EXPECT_TRUE(explore::late(all, 1).empty());
 }
 
 TEST(Bytes, InBinaryUnits) {

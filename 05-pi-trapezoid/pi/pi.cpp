@@ -10,6 +10,7 @@
 #include <multinode/base/text.hpp>
 #include <multinode/communicator.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
 
@@ -18,7 +19,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <limits>
@@ -101,13 +101,6 @@ bool use_gpu(const Options& options, const World& world, const Communicator& com
 #endif
 }
 
-// How long this thread was ready to run and had no CPU, so far; 0 if the kernel does not count that.
-double seconds_without_a_cpu() {
-  double ran = 0, waited = 0;  // ns
-  std::ifstream("/proc/thread-self/schedstat") >> ran >> waited;
-  return waited / 1e9;
-}
-
 struct Trial {
   double own_seconds, seconds;  // until this rank had the sums of its blocks; until it had the answer
   double waited_seconds;        // of own_seconds, that this thread waited for a CPU
@@ -123,11 +116,11 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   const auto sums_here =
       std::span(sums).subspan(static_cast<std::size_t>(blocks.first), static_cast<std::size_t>(blocks.size()));
   communicator.barrier();
-  const double waited_before = seconds_without_a_cpu();
+  const double waited_before = multinode::seconds_without_a_cpu();
   const auto start = Clock::now();
   sum(blocks, sums_here);
   const double own_seconds = multinode::seconds_since(start);
-  const double waited_seconds = seconds_without_a_cpu() - waited_before;
+  const double waited_seconds = multinode::seconds_without_a_cpu() - waited_before;
   if (world.rank() == options.corrupt) sums_here.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);

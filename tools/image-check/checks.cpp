@@ -330,7 +330,11 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
                                                         output.find("\n" + name + ": ") != output.npos ||
                                                         output.find("] " + name + ": ") != output.npos;
   if (by_launcher && (!spoke || outcome.exit_status == multinode::exit_usage)) judged.started = false;
-  if (outcome.exit_status != check.exit_status && !explained) {
+  if (outcome.exit_status == 0 && check.exit_status != 0) {
+    find("exit status",
+         "ended with status 0, and should have failed: something hides the status of its processes from "
+         "job scripts, such as a wrapper of the launcher");
+  } else if (outcome.exit_status != check.exit_status && !explained) {
     find("exit status", "ended with status " + std::to_string(outcome.exit_status) +
                             (judged.started ? ":\n" : ", and no process of " + name + " said anything:\n") +
                             lines_that_say_why(check.program, output));

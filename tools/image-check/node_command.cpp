@@ -42,7 +42,7 @@ int look(int argc, char** argv, const std::string&) {
   node_check::unbind();
   tell(node_check::look_at_limits(root));
   tell(node_check::look_at_devices(root / "sys", multinode::gpus_of_driver(root)));
-  tell({node_check::look_at_mounts(root)});
+  tell({node_check::look_at_mounts(root), node_check::look_at_name_service()});
   if (!inventory.is_null()) tell({node_check::look_at_inventory(inventory, root)});
   return multinode::exit_right;
 }

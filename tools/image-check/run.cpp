@@ -143,7 +143,7 @@ class Run {
                                 {"launch", text(cluster_.launch(cluster_.nodes, cluster_.processes_per_node, {}, {}))},
                                 {"processes", cluster_.processes_per_node},
                                 {"examples", text({cluster_.examples})}};
-    Command command = options_.wrapper, arguments{"-c", check.command};
+    Command command = options_.wrapper, arguments{"-c", filled(check.command, places)};
     command.push_back(cluster_.path_of(check.program));
     if (check.command.empty()) arguments = po::split_unix(filled(check.arguments, places));
     command.insert(command.end(), arguments.begin(), arguments.end());

@@ -119,6 +119,12 @@ std::string OomWatch::reason(std::string_view unknown) const {
          (now.memory_bytes ? " (limit " + std::to_string(*now.memory_bytes >> 20) + " MiB)" : std::string());
 }
 
+double seconds_without_a_cpu() {
+  double ran = 0, waited = 0;  // ns
+  std::istringstream(read_text("/proc/thread-self/schedstat").value_or("")) >> ran >> waited;
+  return waited / 1e9;
+}
+
 std::int64_t memory_bytes() { return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
 std::int64_t usable_memory(const std::filesystem::path& root) {

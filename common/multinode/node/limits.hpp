@@ -51,6 +51,9 @@ class OomWatch {
   std::optional<std::int64_t> before_;
 };
 
+// How long this thread was ready to run and had no CPU, so far; 0 if the kernel does not count that.
+double seconds_without_a_cpu();
+
 // This machine's memory.
 std::int64_t memory_bytes();
 

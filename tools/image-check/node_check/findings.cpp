@@ -5,15 +5,22 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -22,13 +29,13 @@
 #include <set>
 #include <sstream>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 namespace node_check {
 namespace {
 
 using nlohmann::json;
+using namespace std::chrono_literals;
 
 std::string gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / 0x1p30); }
 
@@ -189,7 +196,7 @@ std::filesystem::path temporary_folder() {
 
 std::filesystem::path folder_of_examples() {
   auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  while (!std::filesystem::exists(folder / "01-environment/explore")) {
+  while (!std::filesystem::is_regular_file(folder / "01-environment/explore")) {  // in the source, it is a folder
     if (folder == folder.parent_path()) return {};
     folder = folder.parent_path();
   }
@@ -249,49 +256,96 @@ Findings look_at_devices(const std::filesystem::path& sysfs, const multinode::Gp
 
 namespace {
 
-// The folder and the kind of each file system in `root`/proc/self/mounts, where "\\040" stands for a space in a name.
-std::vector<std::pair<std::string, std::string>> mounts_in(const std::filesystem::path& root) {
-  std::vector<std::pair<std::string, std::string>> mounts;
+struct Mount {
+  std::string folder, kind, options;
+};
+
+// The file systems in `root`/proc/self/mounts, where "\\040" stands for a space in a name.
+std::vector<Mount> mounts_in(const std::filesystem::path& root) {
+  std::vector<Mount> mounts;
   std::istringstream lines(multinode::read_text(root / "proc/self/mounts").value_or(""));
-  for (std::string line, device, folder, kind; std::getline(lines, line);) {
-    if (!(std::istringstream(line) >> device >> folder >> kind)) continue;
-    for (std::size_t at = 0; (at = folder.find('\\', at)) != std::string::npos; ++at)
-      folder.replace(at, 4, 1, static_cast<char>(std::strtol(folder.substr(at + 1, 3).c_str(), nullptr, 8)));
-    mounts.emplace_back(folder, kind);
+  Mount mount;
+  for (std::string line, device; std::getline(lines, line);) {
+    if (!(std::istringstream(line) >> device >> mount.folder >> mount.kind >> mount.options)) continue;
+    for (std::size_t at = 0; (at = mount.folder.find('\\', at)) != std::string::npos; ++at)
+      mount.folder.replace(at, 4, 1,
+                           static_cast<char>(std::strtol(mount.folder.substr(at + 1, 3).c_str(), nullptr, 8)));
+    mounts.push_back(mount);
   }
   return mounts;
+}
+
+// What is wrong with each of these mounts: "/data does not answer; /home is stale (...)". Each is asked by a process of
+// its own, because a file system whose server is gone may keep it in the kernel for ever.
+std::string not_answering(const std::set<std::string>& folders, std::chrono::milliseconds timeout) {
+  struct Asked {
+    std::string folder;
+    multinode::Descriptor answer;
+    pid_t process;
+  };
+  std::vector<Asked> all;
+  for (const auto& folder : folders) {
+    auto [answer, question] = multinode::make_pipe();
+    const pid_t process = fork();
+    if (process == 0) {  // holds nothing open that somebody waits for
+      dup2(question.get(), 0);
+      close_range(1, ~0U, 0);
+      struct statvfs space;
+      const int error = statvfs(folder.c_str(), &space) == 0 ? 0 : errno;
+      _exit(write(0, &error, sizeof error) == sizeof error ? 0 : 1);
+    }
+    multinode::check_errno(process, "fork");
+    all.push_back({folder, std::move(answer), process});
+  }
+  std::string wrong;
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  for (auto& [folder, answer, process] : all) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    pollfd ready{answer.get(), POLLIN, 0};
+    int error = 0;
+    if (poll(&ready, 1, static_cast<int>(std::max(left, 0ms).count())) <= 0)
+      kill(process, SIGKILL), add(wrong, folder + " does not answer");
+    else if (read(answer.get(), &error, sizeof error) == sizeof error && error != 0 && error != EACCES)
+      add(wrong, folder + " is stale (" + std::strerror(error) + ")");  // one that refuses us has answered
+    waitpid(process, nullptr, WNOHANG);
+  }
+  return wrong;
 }
 
 }  // namespace
 
 Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseconds timeout) {
-  // Of file servers. What a user can mount (FUSE) is no fault of the node.
-  static const std::set<std::string> kinds{"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs"},
+  static const std::set<std::string> servers{"nfs",  "nfs4", "lustre", "gpfs", "beegfs",   "ceph",  "cifs",
+                                             "smb3", "9p",   "afs",    "weka", "virtiofs", "panfs", "wekafs"},
       disks{"ext3", "ext4", "xfs", "btrfs", "zfs"};
-  std::set<std::string> all;
-  std::map<std::string, std::future<std::error_code>> answers;
-  for (const auto& [folder, kind] : mounts_in(root)) {
-    if (disks.contains(kind)) all.insert(folder);
-    if (!kinds.contains(kind)) continue;
-    all.insert(folder);
-    std::packaged_task<std::error_code()> ask([folder = folder] {
-      std::error_code error;
-      std::ignore = std::filesystem::space(folder, error);
-      return error;
-    });
-    answers[folder] = ask.get_future();
-    std::thread(std::move(ask)).detach();  // a server that is gone may keep it for ever
+  std::set<std::string> all, asked;
+  for (const auto& [folder, kind, options] : mounts_in(root)) {
+    // What a user mounted (FUSE) is no fault of the node.
+    const bool by_root = kind.starts_with("fuse") && options.find("user_id=0,") != options.npos;
+    if (disks.contains(kind) || servers.contains(kind)) all.insert(folder);
+    if (servers.contains(kind) || by_root) asked.insert(folder);
   }
-  if (all.empty()) return absent("mounts", "no disk and no file server is mounted");
-  std::string wrong;
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  for (auto& [folder, answer] : answers)
-    if (answer.wait_until(until) != std::future_status::ready)
-      add(wrong, folder + " does not answer");
-    else if (const auto error = answer.get(); error && error.value() != EACCES)  // one that refuses us has answered
-      add(wrong, folder + " is stale (" + error.message() + ")");
+  auto wrong = not_answering(asked, timeout);
+  if (all.empty() && wrong.empty()) return absent("mounts", "no disk and no file server is mounted");
   if (!wrong.empty()) wrong += ": look at the file server and its network, and mount it again";
   return {"mounts", multinode::join(all), "", "equal", wrong.empty(), wrong};
+}
+
+Finding look_at_name_service(std::chrono::milliseconds timeout) {
+  const auto name = multinode::host_name();
+  std::packaged_task<void()> ask([name] {
+    addrinfo* found = nullptr;
+    if (getaddrinfo(name.c_str(), nullptr, nullptr, &found) == 0) freeaddrinfo(found);
+  });
+  const auto answer = ask.get_future();
+  std::thread(std::move(ask)).detach();
+  Finding finding{"name_service", "answers"};
+  if (answer.wait_for(timeout) != std::future_status::ready)
+    finding.blame("to look up this node's own name " + name + " takes more than " +
+                  fmt::format("{:g} s", std::chrono::duration<double>(timeout).count()) +
+                  ", as every process that starts does: write it into /etc/hosts, and look at the name servers of "
+                  "/etc/resolv.conf");
+  return finding;
 }
 
 namespace {
@@ -338,16 +392,21 @@ void check_inventory(const json& wanted) {
   }
 }
 
-Finding look_at_inventory(const json& wanted, const std::filesystem::path& root) {
+Finding look_at_inventory(const json& wanted, const std::filesystem::path& root, std::chrono::milliseconds timeout) {
   std::string wrong;
   const json has = facts(root);
   std::set<std::string> mounted;
-  for (const auto& [folder, kind] : mounts_in(root)) mounted.insert(folder);
+  for (const auto& mount : mounts_in(root)) mounted.insert(mount.folder);
   for (const auto& [name, value] : wanted.items()) {
     const json found = has.value(name, json());
     if (name == "mounts") {
+      std::set<std::string> asked;
       for (const std::string folder : value)
-        if (!mounted.contains(folder)) add(wrong, folder + " is not mounted");
+        if (mounted.contains(folder))
+          asked.insert(folder);
+        else
+          add(wrong, folder + " is not mounted");
+      if (const auto why = not_answering(asked, timeout); !why.empty()) add(wrong, why);
     } else if (value.is_string() ? !matches(found, value) : found < value) {
       add(wrong, fmt::format("{} is {}, and {}{} is wanted", name, found.is_null() ? "unknown" : found.dump(),
                              value.is_number() ? "at least " : "", value.dump()));

@@ -57,11 +57,15 @@ Findings look_at_devices(const std::filesystem::path& sysfs, const multinode::Gp
 // this.
 Finding look_at_mounts(const std::filesystem::path& root, std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
+// Whether this node's own name is looked up in time, whatever the answer is.
+Finding look_at_name_service(std::chrono::milliseconds timeout = std::chrono::seconds(2));
+
 // What a site file says of its nodes (../reference.md).
 // Throws std::runtime_error for an unknown member, and for a value of another type.
 void check_inventory(const nlohmann::json& wanted);
 
 // One finding, "inventory", by the files below `root`. GPUs are those of NVIDIA's driver.
-Finding look_at_inventory(const nlohmann::json& wanted, const std::filesystem::path& root);
+Finding look_at_inventory(const nlohmann::json& wanted, const std::filesystem::path& root,
+                          std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
 }  // namespace node_check

@@ -103,6 +103,7 @@ const std::vector<Look>& looks() {
       {"devices", false,
        [](World&, const Options& o) { return look_at_devices(o.root / "sys", multinode::visible_gpus()); }},
       {"mounts", false, [](World&, const Options& o) { return Findings{look_at_mounts(o.root)}; }},
+      {"name_service", false, [](World&, const Options&) { return Findings{look_at_name_service()}; }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) {
          return Findings{measure_memory_bandwidth(o.seconds, corrupt_here(world, o))};

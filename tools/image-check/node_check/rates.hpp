@@ -3,7 +3,6 @@
 
 #include "findings.hpp"
 
-#include <optional>
 #include <string>
 
 namespace node_check {
@@ -18,17 +17,12 @@ Finding measure_memory_bandwidth(double seconds, bool corrupt);
 std::string why_slow_memory(double rate);
 
 // The rate of matrix products through CBLAS on one core, by its CPU time, so that other work on the node does not lower
-// it. Wrong, too, where it is far below the peak because of its library.
+// it. Wrong, too, where it is far below what the core does in registers.
 Finding measure_matrix_rate(double seconds, bool corrupt);
 
-// Double-precision operations per second that one core can do at its nominal clock, by the text of /proc/cpuinfo.
-// Nothing: it does not say so, or the CPU has no AVX2.
-std::optional<double> peak_of_a_core(const std::string& cpuinfo);
-
-// Why one core's rate, in operations per second of its CPU time, is too low: it is below an eighth of the peak, and
-// `library`, the file that has the products, is no optimised BLAS. An optimised one reaches half of the peak. CPU time
-// does not grow when other processes use the machine, but caches, the clock and hyper-threads may cost a factor: so an
-// optimised one may reach a 32nd of the peak. "": it is not too low.
-std::string why_slow(double rate, std::optional<double> peak, const std::string& library);
+// Why one core's rate of matrix products is too low, in operations per second of its CPU time: an optimised `library`,
+// the file that has the products, reaches nearly all of the AVX2 multiply-adds that the same core did in the same
+// moments, whatever its clock was and whoever shared it. Half is the limit: caches may cost the rest. "": not too low.
+std::string why_slow(double rate, double multiply_adds, const std::string& library);
 
 }  // namespace node_check

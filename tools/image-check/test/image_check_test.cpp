@@ -139,25 +139,35 @@ TEST_F(ImageCheck, TheNodeCheckNeedsTheCxxLibraryAlone) {
   EXPECT_GE(found, 2);
 }
 
-// By a statvfs() that does not return: a file server that is gone is named, and hangs nothing else; a folder of the
-// node that hangs is the end of the look.
+// By calls that do not return: a file server or name service that is gone is named, and hangs nothing else; a folder of
+// the node that hangs is the end of the look. What a user mounted is not asked, but for what the site file lists.
 TEST_F(ImageCheck, WhatHangsIsNamedOrEndsWithTheBudget) {
   folder_.write("preload.c", R"(#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 int statvfs(const char* path, void* space) {
-  while (!strcmp(path, "/hangs")) pause();
+  while (!strncmp(path, "/hangs", 6)) pause();
   return ((int (*)(const char*, void*))dlsym(RTLD_NEXT, "statvfs"))(path, space);
+}
+int getaddrinfo() {
+  for (;;) pause();
 })");
   const std::string library = folder_ / "preload.so", source = folder_ / "preload.c";
   if (run({"cc", "-w", "-shared", "-fPIC", source, "-o", library, "-ldl"}).status != 0) GTEST_SKIP() << "no C compiler";
-  folder_.write("proc/self/mounts", "server:/home /hangs nfs4 rw 0 0\nserver:/ / lustre rw 0 0\n");
+  folder_.write("proc/self/mounts",
+                "server:/home /hangs nfs4 rw 0 0\nserver:/ / lustre rw 0 0\n"
+                "sshfs /hangs/root fuse.sshfs rw,user_id=0,group_id=0 0 0\n"
+                "sshfs /hangs/user fuse.sshfs rw,user_id=1000,group_id=0 0 0\n");
+  folder_.write("site.json", R"({"kinds": [{"nodes": ".*", "inventory": {"mounts": ["/hangs/user", "/"]}}]})");
   std::map<std::string, std::string> environment{{"LD_PRELOAD", library}, {"CUDA_VISIBLE_DEVICES", "-1"}};
-  auto result = image_check({"node", "--budget", "60", "--root", folder_.path()}, environment);
+  auto result =
+      image_check({"node", "--budget", "60", "--root", folder_.path(), "--site", folder_ / "site.json"}, environment);
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.out, "FAIL: mounts: ");
-  EXPECT_SAYS(result.out, ": /hangs does not answer: look at the file server");
+  EXPECT_SAYS(result.out, ": /hangs does not answer; /hangs/root does not answer: look at the file server");
+  EXPECT_SAYS(result.out, ": /hangs/user does not answer: the site file lists this");
+  EXPECT_SAYS(result.out, "takes more than 2 s, as every process that starts does: write it into /etc/hosts");
   environment["TMPDIR"] = "/hangs";
   result = image_check({"node", "--budget", "2"}, environment);
   EXPECT_EQ(result.status, 1) << result.all();
