@@ -191,13 +191,10 @@ std::vector<std::string> Pattern::found_in(const std::string& lines) const {
 }
 
 double seconds_on(const Check& check, const Cluster& cluster) {
-  return check.seconds + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
+  return check.seconds * (0.8 + 0.2 * cluster.busy) + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
 }
 double limit_on(const Check& check, const Cluster& cluster) {
-  double load = 0;
-  getloadavg(&load, 1);
-  const double busy = std::clamp(load / static_cast<double>(multinode::allowed_cpus().size()), 1.0, 5.0);
-  return busy * (check.limit + 0.5 * static_cast<double>(cluster.nodes.size() - 1));
+  return std::min(cluster.busy, 5.0) * (check.limit + 0.5 * static_cast<double>(cluster.nodes.size() - 1));
 }
 
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster) {

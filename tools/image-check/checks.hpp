@@ -61,6 +61,8 @@ struct Check {
   std::vector<Need> needs{};
   double seconds = 1;  // that it takes, about, on one node; see seconds_on()
   double limit = 30;   // that it may take on one node; see limit_on()
+  double most_busy =
+      1e9;  // of the node (Cluster::busy): else it is left out, because its processes wait for each other
   Action action = Action::investigate;
   Variables variables{};
   int exit_status = 0;                           // that a right run has
@@ -71,9 +73,9 @@ struct Check {
   std::vector<Threshold> thresholds{};
 };
 
-// To start and connect processes takes longer the more nodes there are.
+// To start and connect processes takes longer the more nodes there are, and the busier this one is.
 double seconds_on(const Check& check, const Cluster& cluster);
-double limit_on(const Check& check, const Cluster& cluster);  // and on a busy machine, by the load of this node
+double limit_on(const Check& check, const Cluster& cluster);
 
 // A text without its quotes, anything else as JSON.
 std::string as_text(const nlohmann::json& value);

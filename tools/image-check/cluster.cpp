@@ -7,6 +7,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
+#include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/host_list.hpp>
 #include <multinode/net/address.hpp>
@@ -29,6 +30,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -100,6 +102,20 @@ constexpr const char* of_libraries =
     "(OPAL|UCX|NCCL|FI|PSM2?|HFI|OMP|GOMP|KMP|OPENBLAS|GOTO|MKL|BLIS|MALLOC|GLIBC|GLOO|MPICH|LD)_[A-Za-z0-9_]+";
 
 }  // namespace
+
+double measure_busy(int threads) {
+  constexpr double work = 0.02;  // seconds of a CPU
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::future<double>> times;
+  for (int thread = 0; thread < threads; ++thread)
+    times.push_back(std::async(std::launch::async, [start] {
+      for (timespec used{}; used.tv_nsec < 1e9 * work;) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+      return multinode::seconds_since(start);
+    }));
+  double busy = 0;
+  for (auto& time : times) busy += time.get() / work / threads;
+  return busy;
+}
 
 Variables small_machine() {
   Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},

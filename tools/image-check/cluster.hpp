@@ -25,6 +25,7 @@ struct Cluster {
   int processes_per_node = 2;
   int gpus = 0;                    // that programs can use here, as chapter 01's explore says
   std::string no_gpu = "no GPU";   // why there are none
+  double busy = 1;                 // how many times as long this node needs for work because of others' work
   nlohmann::json explored{};       // explore's JSON line on this machine; null: it failed
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
@@ -52,6 +53,9 @@ std::string kind_of_launcher(const std::string& program);
 Command read_launcher(const std::string& text);
 // `of_site`: the launcher in place of auto. Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site = "");
+
+// How many times as long 20 ms of work of so many threads take here, now, as they would alone.
+double measure_busy(int threads);
 
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
 // user has set, and nothing that the image must provide.

@@ -25,7 +25,11 @@ namespace po = boost::program_options;
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
 using multinode::UsageError;
+
+constexpr double busy_from = 4;  // Cluster::busy
+constexpr double grace = 6;      // seconds to end what does not end, and to write reports
 
 std::string file_name(std::string name, int launch, int attempt) {
   std::erase(name, ',');
@@ -70,9 +74,10 @@ class Run {
       if (::mkdir((folder_ / part).c_str(), multinode::folder_mode) != 0)
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
+    cluster_.busy = measure_busy(cluster_.processes_per_node);
     budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
-    if (options.budget == 0)
-      for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
+    if (options.budget == 0)  // more for more nodes, but not for a busy one
+      budget_ += 0.05 * static_cast<double>((cluster_.nodes.size() - 1) * checks_.size()) * options.launches;
   }
 
   Results all() {
@@ -108,20 +113,42 @@ class Run {
     describe_machine(head, cluster_);
     writer_.write(head);
 
-    double expected = 0;
-    int can = 0;
-    for (const Check* check : checks_)
-      if (!cannot_run(*check, cluster_)) expected += seconds_on(*check, cluster_) * options_.launches, ++can;
+    std::vector<const Check*> can;
+    std::ranges::copy_if(checks_, std::back_inserter(can), [&](auto check) { return !cannot_run(*check, cluster_); });
+    const auto needed = [&](const Cluster& cluster) {
+      double seconds = 0;
+      for (const Check* check : can)
+        if (!left_out_.contains(check)) seconds += seconds_on(*check, cluster) * options_.launches;
+      return seconds;
+    };
+    auto idle = cluster_;
+    idle.busy = 1;
+    const double alone = needed(idle);
+    // A baseline and what somebody named must be measured, however long it takes.
+    const bool choose = options_.only.empty() && options_.launches == 1 && alone <= budget_;
+    if (choose) {
+      for (const Check* check : can)
+        if (cluster_.busy > check->most_busy) left_out_.insert(check);
+      std::ranges::sort(can, {}, [&](auto check) {  // the longest of those that suffer most, then of the others
+        return std::pair(check->most_busy, -check->seconds);
+      });
+      for (const Check* check : can)
+        if (needed(cluster_) > budget_ - grace) left_out_.insert(check);
+    }
+    const double expected = needed(cluster_);
     out_ << fmt::format("image-check: suite {}, {} of {} checks can run here{}, {}, {} node{} x {} processes\n",
-                        head.suite, can, checks_.size(),
+                        head.suite, can.size(), checks_.size(),
                         options_.launches > 1 ? fmt::format(", {} launches of each", options_.launches) : "",
                         head.launcher, head.nodes.size(), head.nodes.size() == 1 ? "" : "s", head.processes_per_node)
          << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
+    if (!left_out_.empty())
+      out_ << fmt::format("note: others' work makes this node {:.0f} times slower: {} checks are left out\n",
+                          cluster_.busy, left_out_.size());
     if (const auto all = sysconf(_SC_NPROCESSORS_ONLN), own = std::ssize(multinode::allowed_cpus()); own < all)
       out_ << "note: image-check may use " << own << " of " << all << " CPUs (taskset or a cpuset)\n";
-    if (expected > budget_)
+    if (alone > budget_)
       throw UsageError(fmt::format(
-          "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
+          "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", alone));
   }
 
   void compare_environments() {
@@ -196,6 +223,9 @@ class Run {
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
       throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
     attempt.judged = judge(check, cluster_, *outcome, log, json);
+    if (const auto busy = outcome->timed_out ? measure_busy(cluster_.processes_per_node) : 1; busy >= busy_from)
+      attempt.judged.findings.front().text +=
+          fmt::format("\nThis node is busy: others' work makes it {:.0f} times slower", busy);
     auto& hosts = attempt.judged.hosts;
     if (check.where != Where::first_process && !hosts.empty()) {
       if (hosts_.empty()) hosts_ = hosts;
@@ -232,10 +262,9 @@ class Run {
     CheckResult result{.check = check.name, .title = check.title, .launch = launch};
     const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : limit_on(check, cluster_),
                  needed = seconds_on(check, cluster_);
-    const double grace = 6;  // to end what does not end, and to write reports
-    if (const auto why = cannot_run(check, cluster_)) {
+    if (const auto why = cannot_run(check, cluster_); why || left_out_.contains(&check)) {
       result.status = Status::skip;
-      result.reason = *why;
+      result.reason = why ? *why : "left out, because this node is busy; --only '" + check.name + "' runs it";
     } else if (interrupted()) {
       result.reason = "interrupted";
     } else if (left < needed + grace) {
@@ -306,7 +335,8 @@ class Run {
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;
-  bool alike_ = true;  // the nodes' environments
+  std::set<const Check*> left_out_;  // because the node is busy
+  bool alike_ = true;                // the nodes' environments
 };
 
 }  // namespace

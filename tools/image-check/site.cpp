@@ -20,16 +20,16 @@
 namespace image_check {
 
 // The other members are read by read_check().
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Check, name, title, program, command, arguments, seconds, limit, variables,
-                                   exit_status, says, answers, transport, measures)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Check, name, title, program, command, arguments, seconds, limit, most_busy,
+                                   variables, exit_status, says, answers, transport, measures)
 
 namespace {
 
 using nlohmann::json;
 
-const std::set<std::string> members{"name",  "title",       "suite",   "program",  "arguments", "command",
-                                    "where", "needs",       "seconds", "limit",    "action",    "variables",
-                                    "says",  "exit_status", "answers", "measures", "transport"};
+const std::set<std::string> members{"name",      "title", "suite",       "program", "arguments", "command",
+                                    "where",     "needs", "seconds",     "limit",   "most_busy", "action",
+                                    "variables", "says",  "exit_status", "answers", "measures",  "transport"};
 
 void only(const json& object, const std::set<std::string>& known) {
   for (const auto& [key, value] : object.items())

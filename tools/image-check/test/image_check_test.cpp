@@ -175,9 +175,25 @@ int getaddrinfo() {
 }
 #endif
 
+// Checks for which the node is too busy, as each is for these, are left out, and the others have their verdict.
+TEST_F(ImageCheck, ABusyNodeGetsAVerdictOnWhatItCanDo) {
+  folder_.write("site.json", R"({"checks": [{"name": "training", "most_busy": 0.1}, {"name": "node", "suite": "none"},
+                                            {"name": "pi, bit for bit", "most_busy": 0.1}]})");
+  std::vector<std::string> command{
+      "run", "--launcher", "mnrun", "--processes-per-node", "1", "--site", folder_ / "site.json", "--budget",
+      "500", "-o",         out()};
+  auto result = image_check(command, {{"CUDA_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_TRUE(std::regex_search(result.out, std::regex("skip +pi, bit for bit +0.0 s  left out, because this node")));
+  EXPECT_SAYS(result.out, "PASS: ");
+  command.insert(command.end(), {"--require", "pi, bit for bit"});
+  result = image_check(command, {{"CUDA_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(result.status, 3) << result.all();
+}
+
 TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
   const auto result = image_check(
-      {"run", "--only", "wiring", "--only", "messages, gloo", "--budget", "6.9", "--launcher", "mnrun", "-o", out()});
+      {"run", "--only", "wiring", "--only", "messages, gloo", "--budget", "6.51", "--launcher", "mnrun", "-o", out()});
   EXPECT_EQ(result.status, 3) << result.all();
   EXPECT_SAYS(result.out, "the budget of 7 s ");
   EXPECT_TRUE(read_results(out()).complete);
