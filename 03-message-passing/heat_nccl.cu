@@ -22,16 +22,18 @@
 #include <utility>
 #include <vector>
 
-void check(bool success, const char* reason) {
-  if (success) return;
-  std::fprintf(stderr, "%s\n", reason);
-  MPI_Abort(MPI_COMM_WORLD, 1);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
-void check(cudaError_t code) { check(code == cudaSuccess, cudaGetErrorString(code)); }
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) std::fprintf(stderr, "NCCL: %s: ", ncclGetErrorString(code));
-  check(code == ncclSuccess, ncclGetLastError(nullptr));  // the reason, where NCCL has one
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 constexpr double r = 0.25;
 constexpr int steps = 50, total = 1000, tag = 5;
@@ -65,6 +67,7 @@ int main(int argc, char** argv) {
     if (rank == 0) std::fprintf(stderr, "heat_nccl: unknown argument '%s': MPI, or none\n", argv[1]);
     return MPI_Finalize(), 2;
   }
+  if (size > total) return std::fprintf(stderr, "heat_nccl: at most one process per cell, 1000\n"), MPI_Finalize(), 1;
   if (over_mpi && !cuda_aware()) {  // it would take the GPU's address for one of the host
     if (rank == 0) std::fprintf(stderr, "heat_nccl: this MPI does not say that it is CUDA-aware: use NCCL\n");
     return MPI_Finalize(), 1;
@@ -73,14 +76,13 @@ int main(int argc, char** argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
-  check(size <= total, "at most one process per cell, 1000");
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));
   ncclUniqueId id{};
-  if (rank == 0) check(ncclGetUniqueId(&id));
+  if (rank == 0) CHECK(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t world = nullptr;
-  check(ncclCommInitRank(&world, size, id, rank));
+  CHECK(ncclCommInitRank(&world, size, id, rank));
 
   const int first = total * rank / size, cells = total * (rank + 1) / size - first;
   std::vector<double> whole(total + 2), previous(total + 2);
@@ -88,19 +90,19 @@ int main(int argc, char** argv) {
   const std::size_t bytes = (cells + 2) * sizeof(double);
   double *old = nullptr, *now = nullptr;
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreate(&stream));
-  check(cudaMalloc(&old, bytes));
-  check(cudaMalloc(&now, bytes));
-  check(cudaMemset(old, 0, bytes));  // the walls, too
-  check(cudaMemset(now, 0, bytes));
-  check(cudaMemcpy(&now[1], &whole[first + 1], cells * sizeof(double), cudaMemcpyHostToDevice));
-  check(cudaDeviceSynchronize());  // cudaMemcpy may return before the GPU has all, and MPI knows no streams
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaMalloc(&old, bytes));
+  CHECK(cudaMalloc(&now, bytes));
+  CHECK(cudaMemset(old, 0, bytes));  // the walls, too
+  CHECK(cudaMemset(now, 0, bytes));
+  CHECK(cudaMemcpy(&now[1], &whole[first + 1], cells * sizeof(double), cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // cudaMemcpy may return before the GPU has all, and MPI knows no streams
 
   const int left = rank > 0 ? rank - 1 : MPI_PROC_NULL, right = rank < size - 1 ? rank + 1 : MPI_PROC_NULL;
   for (int i = 0; i < steps; ++i) {
     std::swap(old, now);
     if (over_mpi) {
-      check(cudaStreamSynchronize(stream));  // MPI knows no streams: the step before must be complete
+      CHECK(cudaStreamSynchronize(stream));  // MPI knows no streams: the step before must be complete
       MPI_Sendrecv(&old[cells], 1, MPI_DOUBLE, right, tag, &old[0], 1, MPI_DOUBLE, left, tag, MPI_COMM_WORLD,
                    MPI_STATUS_IGNORE);
       MPI_Sendrecv(&old[1], 1, MPI_DOUBLE, left, tag, &old[cells + 1], 1, MPI_DOUBLE, right, tag, MPI_COMM_WORLD,
@@ -108,15 +110,15 @@ int main(int argc, char** argv) {
     } else {
       // The four messages of a group start together, so their order does not matter. Without the group, each call may
       // wait for the one before it on the stream, and two neighbours that both send first can deadlock.
-      check(ncclGroupStart());
-      if (rank < size - 1) check(ncclSend(&old[cells], 1, ncclDouble, right, world, stream));
-      if (rank > 0) check(ncclSend(&old[1], 1, ncclDouble, left, world, stream));
-      if (rank > 0) check(ncclRecv(&old[0], 1, ncclDouble, left, world, stream));
-      if (rank < size - 1) check(ncclRecv(&old[cells + 1], 1, ncclDouble, right, world, stream));
-      check(ncclGroupEnd());
+      CHECK(ncclGroupStart());
+      if (rank < size - 1) CHECK(ncclSend(&old[cells], 1, ncclDouble, right, world, stream));
+      if (rank > 0) CHECK(ncclSend(&old[1], 1, ncclDouble, left, world, stream));
+      if (rank > 0) CHECK(ncclRecv(&old[0], 1, ncclDouble, left, world, stream));
+      if (rank < size - 1) CHECK(ncclRecv(&old[cells + 1], 1, ncclDouble, right, world, stream));
+      CHECK(ncclGroupEnd());
     }
     step<<<(cells + 255) / 256, 256, 0, stream>>>(old, now, cells);  // after the messages: it is on the same stream
-    check(cudaGetLastError());
+    CHECK(cudaGetLastError());
 
     std::swap(previous, whole);  // the same on the CPU, the rod as a whole, for the comparison
     for (int k = 1; k <= total; ++k)
@@ -124,17 +126,17 @@ int main(int argc, char** argv) {
   }
 
   std::vector<double> own(cells);
-  check(cudaMemcpyAsync(own.data(), &now[1], cells * sizeof(double), cudaMemcpyDeviceToHost, stream));
-  check(cudaStreamSynchronize(stream));
+  CHECK(cudaMemcpyAsync(own.data(), &now[1], cells * sizeof(double), cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
   int differ = 0;
   for (int i = 0; i < cells; ++i) differ += own[i] != whole[first + 1 + i];
   MPI_Allreduce(MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0)
     std::printf("%s: %d of %d cells differ from one process\n", differ == 0 ? "RIGHT" : "WRONG", differ, total);
-  check(cudaFree(old));
-  check(cudaFree(now));
-  check(cudaStreamDestroy(stream));
-  check(ncclCommDestroy(world));
+  CHECK(cudaFree(now));
+  CHECK(cudaFree(old));
+  CHECK(cudaStreamDestroy(stream));
+  CHECK(ncclCommDestroy(world));
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("heat_nccl: standard output"), 1;
   return differ == 0 ? 0 : 1;

@@ -20,12 +20,15 @@
 #include <thread>
 #include <vector>
 
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(code));
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + call + ": " + reason(code));
 }
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) throw std::runtime_error(std::string("NCCL: ") + ncclGetLastError(nullptr));
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 int number(const char* variable) {
   const char* text = std::getenv(variable);
@@ -40,7 +43,7 @@ ncclUniqueId id_for_all(int rank, const std::string& file) {
   if (rank == 0) {
     if (std::filesystem::exists(file))
       throw std::runtime_error(file + " is there already: take a new name for each run");
-    check(ncclGetUniqueId(&id));
+    CHECK(ncclGetUniqueId(&id));
     std::ofstream(file + ".part", std::ios::binary).write(id.internal, sizeof id.internal);
     std::filesystem::rename(file + ".part", file);  // the others see all of it or nothing
     return id;
@@ -58,35 +61,35 @@ int main(int argc, char** argv) try {
   if (argc != 2) throw std::runtime_error("usage: RANK=r LOCAL_RANK=l WORLD_SIZE=n ./nccl_without_mpi FILE");
   const int rank = number("RANK"), size = number("WORLD_SIZE"), local_rank = number("LOCAL_RANK");
   int devices = 0;
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));
   ncclComm_t comm = nullptr;
-  check(ncclCommInitRank(&comm, size, id_for_all(rank, argv[1]), rank));  // returns when all ranks have called it
+  CHECK(ncclCommInitRank(&comm, size, id_for_all(rank, argv[1]), rank));  // returns when all ranks have called it
   if (rank == 0) std::filesystem::remove(argv[1]);
 
   const std::size_t count = 1000;
   std::vector<int> host(count);
   for (std::size_t i = 0; i < count; ++i) host[i] = rank + int(i);
-  int* block = nullptr;
   cudaStream_t stream = nullptr;
-  check(cudaMalloc(&block, count * sizeof(int)));
-  check(cudaStreamCreate(&stream));
-  check(cudaMemcpyAsync(block, host.data(), count * sizeof(int), cudaMemcpyHostToDevice, stream));
-  check(ncclAllReduce(block, block, count, ncclInt, ncclSum, comm, stream));  // in place: the same block twice
-  check(cudaMemcpyAsync(host.data(), block, count * sizeof(int), cudaMemcpyDeviceToHost, stream));
-  check(cudaStreamSynchronize(stream));
+  int* block = nullptr;
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaMalloc(&block, count * sizeof(int)));
+  CHECK(cudaMemcpyAsync(block, host.data(), count * sizeof(int), cudaMemcpyHostToDevice, stream));
+  CHECK(ncclAllReduce(block, block, count, ncclInt, ncclSum, comm, stream));  // in place: the same block twice
+  CHECK(cudaMemcpyAsync(host.data(), block, count * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
   int wrong = 0;
   for (std::size_t i = 0; i < count; ++i) wrong += host[i] != size * (size - 1) / 2 + size * int(i);
 
   // All ranks have the same exit status, so they add up what they found.
-  check(cudaMemcpyAsync(block, &wrong, sizeof wrong, cudaMemcpyHostToDevice, stream));
-  check(ncclAllReduce(block, block, 1, ncclInt, ncclSum, comm, stream));
-  check(cudaMemcpyAsync(&wrong, block, sizeof wrong, cudaMemcpyDeviceToHost, stream));
-  check(cudaStreamSynchronize(stream));
+  CHECK(cudaMemcpyAsync(block, &wrong, sizeof wrong, cudaMemcpyHostToDevice, stream));
+  CHECK(ncclAllReduce(block, block, 1, ncclInt, ncclSum, comm, stream));
+  CHECK(cudaMemcpyAsync(&wrong, block, sizeof wrong, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
   if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
-  check(cudaStreamDestroy(stream));
-  check(cudaFree(block));
-  check(ncclCommDestroy(comm));
+  CHECK(cudaFree(block));
+  CHECK(cudaStreamDestroy(stream));
+  CHECK(ncclCommDestroy(comm));
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("nccl_without_mpi: standard output"), 1;
   return wrong == 0 ? 0 : 1;
 } catch (const std::exception& error) {
