@@ -1,7 +1,7 @@
 // One number for a network of GPUs: the all-reduce of a 500000 x 2000 matrix of floats (4 GB), ten times, over NCCL.
 //
 //   mpicxx -std=c++20 -O2 all_reduce_bench_nccl.cpp -o all_reduce_bench_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
-//   mpirun -n 2 ./all_reduce_bench_nccl 2000
+//   mpirun -n 2 ./all_reduce_bench_nccl 2000   without a GPU: with-gpus 2 mpirun ...
 //
 // The argument is the number of rows; without it each rank needs 4 GB of GPU memory.
 // Exit status: 0 if every element is right, 1 if not.

@@ -1,7 +1,7 @@
 // all_reduce.cpp with NCCL: one GPU per process. MPI starts the processes and passes NCCL's id on, no more.
 //
 //   mpicxx -std=c++20 -O2 all_reduce_nccl.cpp -o all_reduce_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
-//   mpirun -n 2 ./all_reduce_nccl
+//   mpirun -n 2 ./all_reduce_nccl           without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if every element is right, 1 if not.
 // After: all_reduce.cpp.

@@ -2,7 +2,7 @@
 // every MPI, and, if this MPI is CUDA-aware, directly from device memory. One process per GPU.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx cuda_aware.cu -o cuda_aware
-//   mpirun -n 2 ./cuda_aware
+//   mpirun -n 2 ./cuda_aware                without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
 // After: deadlock.cpp, send_nccl.cpp. New: MPIX_Query_cuda_support.

@@ -2,7 +2,7 @@
 // memory. The bits are those of one process on a CPU.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx heat_nccl.cu -o heat_nccl -lnccl
-//   mpirun -n 2 ./heat_nccl
+//   mpirun -n 2 ./heat_nccl                 without a GPU: with-gpus 2 mpirun ...
 //   mpirun -n 2 ./heat_nccl MPI      needs a CUDA-aware MPI
 //
 // Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed, 2 bad command line.

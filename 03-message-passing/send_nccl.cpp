@@ -1,7 +1,7 @@
 // Rank 0 sends a block of integers from its GPU to the GPU of every other rank with ncclSend. One process per GPU.
 //
 //   mpicxx -std=c++20 -O2 send_nccl.cpp -o send_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
-//   mpirun -n 4 ./send_nccl
+//   mpirun -n 4 ./send_nccl                 without a GPU: with-gpus 4 mpirun ...
 //
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
 // After: send_mpi.cpp. New: a CUDA stream, ncclUniqueId, ncclSend, ncclRecv.

@@ -2,7 +2,7 @@
 // and the host waits for neither within a step.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx train_gpu.cu -o train_gpu -lcublas -lnccl
-//   mpirun -n 2 ./train_gpu [BATCH]
+//   mpirun -n 2 ./train_gpu [BATCH]         without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if the network has learned, all ranks have the same parameters, and they are close to those of one
 // process; 1 if not, or if a call failed.

@@ -2,7 +2,7 @@
 // has the same bits as on CPUs.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx pi_gpu.cu -o pi_gpu
-//   mpirun -n 4 ./pi_gpu
+//   mpirun -n 4 ./pi_gpu                    without a GPU: with-gpus 4 mpirun ...
 //
 // Exit status: 0 if the answer and all blocks have the recorded bits, 1 if not, or if a call failed.
 // After: pi_exact.cpp.
