@@ -6,7 +6,7 @@
 //
 // Exit status: 0 if the network has learned, all ranks have the same parameters, and they are close to those of one
 // process; 1 if not, or if a call failed.
-// After: train_overlap.cpp.
+// After: train_overlap.cpp. New: cuBLAS, streams that wait for events, NVTX ranges.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublas_v2.h>
 #include <mpi.h>
@@ -18,6 +18,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#if __has_include(<nvtx3/nvToolsExt.h>)  // names parts of the program for nsys
+#include <nvtx3/nvToolsExt.h>
+#else  // CUDA's wheels lack it
+void nvtxRangePushA(const char*) {}
+void nvtxRangePop() {}
+#endif
 
 constexpr int layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30, bucket = 1 << 15;
 constexpr float learning_rate = 0.05F;
@@ -152,6 +159,7 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
   CHECK(ncclBroadcast(net.values, net.values, std::size_t(net.count), ncclFloat, 0, comm, compute));
   for (int step = 0; step < steps; ++step) {
     if (step == steps - 10) CHECK(cudaMemsetAsync(net.loss, 0, sizeof(float), compute));
+    nvtxRangePushA("forward");
     const int first = batch * rank / size, samples = batch * (rank + 1) / size - first;
     make_inputs<<<blocks(samples * inputs), threads, 0, compute>>>(net.units[0], step * batch + first,
                                                                    samples * inputs);
@@ -165,6 +173,8 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
     }
     cross_entropy<<<blocks(samples), threads, 0, compute>>>(net.units[layers], net.delta, net.loss,
                                                             step * batch + first, samples);
+    nvtxRangePop();
+    nvtxRangePushA("backward");
     int sent = 0;
     for (int layer = layers; layer-- > 0;) {
       const int in = width(layer), out = width(layer + 1);
@@ -186,10 +196,13 @@ float train(Network& net, ncclComm_t comm, int rank, int size) {
       relu_derivative<<<blocks(samples * in), threads, 0, compute>>>(net.units[layer], net.before, samples * in);
       std::swap(net.delta, net.before);
     }
+    nvtxRangePop();
+    nvtxRangePushA("update");
     CHECK(cudaEventRecord(reduced, communicate));
     CHECK(cudaStreamWaitEvent(compute, reduced, 0));
     update<<<blocks(net.count), threads, 0, compute>>>(net.values, net.gradients, batch, net.count);
     CHECK(cudaGetLastError());  // of a launch: kernels return nothing
+    nvtxRangePop();
   }
   CHECK(ncclAllReduce(net.loss, net.loss, 1, ncclFloat, ncclSum, comm, compute));
   float loss = 0;
