@@ -5,7 +5,7 @@
 //   mpirun -n 2 ./cuda_aware                without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
-// After: deadlock.cpp, send_nccl.cpp. New: MPIX_Query_cuda_support.
+// After: deadlock.cpp, send_nccl.cpp. New: MPIX_Query_cuda_support, page-locked memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #if __has_include(<mpi-ext.h>)  // Open MPI's extensions
@@ -14,7 +14,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+#include <vector>
 
 constexpr int count = 1 << 18, tag = 3;
 constexpr std::size_t bytes = count * sizeof(int);
@@ -65,6 +67,21 @@ void direct(const Blocks& b) {
                MPI_STATUS_IGNORE);
 }
 
+// In GB/s. Of pageable memory, CUDA first makes a copy that is page-locked, and may return only then.
+double copy_to_host(const Blocks& b, int* host) {
+  const int times = 20;
+  cudaEvent_t start, end;
+  for (cudaEvent_t* event : {&start, &end}) CHECK(cudaEventCreate(event));
+  CHECK(cudaEventRecord(start, b.stream));
+  for (int i = 0; i < times; ++i) CHECK(cudaMemcpyAsync(host, b.mine, bytes, cudaMemcpyDeviceToHost, b.stream));
+  CHECK(cudaEventRecord(end, b.stream));
+  CHECK(cudaEventSynchronize(end));
+  float milliseconds = 0;
+  CHECK(cudaEventElapsedTime(&milliseconds, start, end));
+  for (cudaEvent_t event : {end, start}) CHECK(cudaEventDestroy(event));
+  return times * double(bytes) / milliseconds / 1e6;
+}
+
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int rank = 0, size = 0, asked = 1, local_rank = 0, devices = 0;
@@ -86,6 +103,10 @@ int main(int argc, char** argv) {
   CHECK(cudaMalloc(&b.got, bytes));
   CHECK(cudaMallocHost(&b.host, bytes));
 
+  cudaDeviceProp gpu;
+  CHECK(cudaGetDeviceProperties(&gpu, local_rank % devices));
+  const bool emulated = std::strstr(gpu.name, "Emulated");  // a bandwidth of such a GPU would mean nothing
+  if (rank == 0) std::printf("# %s%s\n", gpu.name, emulated ? ": right or wrong, no bandwidth" : "");
   if (rank == 0) std::printf("this MPI %s CUDA-aware\n", cuda_aware() ? "is" : "does not say that it is");
   int wrong = 0;
   // Directly only if MPI is CUDA-aware: another one would take the GPU's address for one of the host.
@@ -99,6 +120,10 @@ int main(int argc, char** argv) {
     for (int i = 0; i < count; ++i) wrong += b.host[i] != 10000 * (b.left + 1) + way + i;
     if (rank == 0) std::printf("%s\n", way == 0 ? "staged through host memory" : "sent from device memory");
   }
+  std::vector<int> pageable(count);
+  const double locked = copy_to_host(b, b.host), other = copy_to_host(b, pageable.data());
+  for (int i = 0; i < count; ++i) wrong += pageable[i] != b.host[i] || b.host[i] - i != b.host[0];
+  if (rank == 0 && !emulated) std::printf("copies: page-locked %.1f GB/s, pageable %.1f GB/s\n", locked, other);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
   CHECK(cudaFreeHost(b.host));
