@@ -4,8 +4,9 @@
 //   for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 ./nccl_without_mpi id & done; wait
 //
 // Any launcher that sets these three variables will do: torchrun, mnrun, or a loop. Take a new file name for every run.
+// With the number of a rank behind the file, that rank ends before the last sum, and the others abort it.
 // Exit status: 0 if every element is right, 1 if not, or if a call failed.
-// After: send_nccl.cpp. New: an id in a file.
+// After: send_nccl.cpp. New: an id in a file, ncclCommAbort.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -57,8 +59,22 @@ ncclUniqueId id_for_all(int rank, const std::string& file) {
   return id;
 }
 
+// Waits for the stream, but not forever: after 15 s a thread ends the communicator's kernels, and the result is false.
+// NCCL itself notices a rank that is gone on other nodes only.
+bool complete(cudaStream_t stream, ncclComm_t comm) {
+  std::promise<void> done;
+  std::future<bool> in_time = std::async(std::launch::async, [&] {
+    if (done.get_future().wait_for(std::chrono::seconds(15)) == std::future_status::ready) return true;
+    CHECK(ncclCommAbort(comm));  // not ncclCommDestroy, which may wait for the other ranks
+    return false;
+  });
+  CHECK(cudaStreamSynchronize(stream));
+  done.set_value();
+  return in_time.get();
+}
+
 int main(int argc, char** argv) try {
-  if (argc != 2) throw std::runtime_error("usage: RANK=r LOCAL_RANK=l WORLD_SIZE=n ./nccl_without_mpi FILE");
+  if (argc < 2) throw std::runtime_error("usage: RANK=r LOCAL_RANK=l WORLD_SIZE=n ./nccl_without_mpi FILE [GONE]");
   const int rank = number("RANK"), size = number("WORLD_SIZE"), local_rank = number("LOCAL_RANK");
   int devices = 0;
   CHECK(cudaGetDeviceCount(&devices));
@@ -82,16 +98,24 @@ int main(int argc, char** argv) try {
   for (std::size_t i = 0; i < count; ++i) wrong += host[i] != size * (size - 1) / 2 + size * int(i);
 
   // All ranks have the same exit status, so they add up what they found.
+  if (argc > 2 && rank == std::atoi(argv[2])) return 0;  // without a word to the others
   CHECK(cudaMemcpyAsync(block, &wrong, sizeof wrong, cudaMemcpyHostToDevice, stream));
   CHECK(ncclAllReduce(block, block, 1, ncclInt, ncclSum, comm, stream));
   CHECK(cudaMemcpyAsync(&wrong, block, sizeof wrong, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
-  if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  bool all = true;
+  if (argc > 2)
+    all = complete(stream, comm);
+  else
+    CHECK(cudaStreamSynchronize(stream));
+  if (!all)
+    std::printf("WRONG: rank %d: aborted, the GPU is free\n", rank);
+  else if (rank == 0)
+    std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
   CHECK(cudaFree(block));
   CHECK(cudaStreamDestroy(stream));
-  CHECK(ncclCommDestroy(comm));
+  if (all) CHECK(ncclCommDestroy(comm));
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("nccl_without_mpi: standard output"), 1;
-  return wrong == 0 ? 0 : 1;
+  return all && wrong == 0 ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
