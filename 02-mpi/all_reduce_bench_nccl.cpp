@@ -1,7 +1,7 @@
 // One number for a network of GPUs: the all-reduce of a 500000 x 2000 matrix of floats (4 GB), ten times, over NCCL.
 //
 //   mpicxx -std=c++20 -O2 all_reduce_bench_nccl.cpp -o all_reduce_bench_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
-//   mpirun -n 2 ./all_reduce_bench_nccl 2000
+//   mpirun -n 2 ./all_reduce_bench_nccl 2000   without a GPU: with-gpus 2 mpirun ...
 //
 // The argument is the number of rows; without it each rank needs 4 GB of GPU memory.
 // Exit status: 0 if every element is right, 1 if not.
@@ -16,16 +16,18 @@
 #include <cstring>
 #include <vector>
 
-void stop(const char* library, const char* error) {
-  std::fprintf(stderr, "%s: %s\n", library, error);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
   MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
-void check(cudaError_t code) {
-  if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
-}
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
@@ -45,24 +47,24 @@ int main(int argc, char** argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));
   cudaDeviceProp gpu;
-  check(cudaGetDeviceProperties(&gpu, local_rank % devices));
+  CHECK(cudaGetDeviceProperties(&gpu, local_rank % devices));
   const bool emulated = std::strstr(gpu.name, "Emulated");  // a bandwidth of such a GPU would mean nothing
   if (rank == 0) std::printf("# %s%s\n", gpu.name, emulated ? ": right or wrong, no bandwidth" : "");
   ncclUniqueId id;
-  if (rank == 0) check(ncclGetUniqueId(&id));
+  if (rank == 0) CHECK(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t comm;
-  check(ncclCommInitRank(&comm, size, id, rank));
+  CHECK(ncclCommInitRank(&comm, size, id, rank));
 
   const std::size_t count = rows * columns, bytes = count * sizeof(float);
   std::vector<float> host(count);
-  float* matrix = nullptr;
-  check(cudaMalloc(&matrix, bytes));
   cudaStream_t stream;
-  check(cudaStreamCreate(&stream));
+  CHECK(cudaStreamCreate(&stream));
+  float* matrix = nullptr;
+  CHECK(cudaMalloc(&matrix, bytes));
 
   const int warm_up = 2, trials = 10;
   double algbw = 0;  // bytes per second, the mean over the trials
@@ -71,23 +73,23 @@ int main(int argc, char** argv) {
   for (int trial = -warm_up; trial < trials; ++trial) {
     // In place: what is in the matrix is the last sum.
     for (std::size_t i = 0; i < count; ++i) host[i] = float(rank % 8) + float(i % 8);
-    check(cudaMemcpyAsync(matrix, host.data(), bytes, cudaMemcpyHostToDevice, stream));
-    check(cudaStreamSynchronize(stream));
+    CHECK(cudaMemcpyAsync(matrix, host.data(), bytes, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaStreamSynchronize(stream));
 
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    check(ncclAllReduce(matrix, matrix, count, ncclFloat, ncclSum, comm, stream));
-    check(cudaStreamSynchronize(stream));  // ncclAllReduce only puts the work on the stream
+    CHECK(ncclAllReduce(matrix, matrix, count, ncclFloat, ncclSum, comm, stream));
+    CHECK(cudaStreamSynchronize(stream));  // ncclAllReduce only puts the work on the stream
     const double seconds = MPI_Wtime() - start;
     if (trial >= 0) algbw += double(bytes) / seconds / trials;
 
-    check(cudaMemcpyAsync(host.data(), matrix, bytes, cudaMemcpyDeviceToHost, stream));
-    check(cudaStreamSynchronize(stream));
+    CHECK(cudaMemcpyAsync(host.data(), matrix, bytes, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaStreamSynchronize(stream));
     for (std::size_t i = 0; i < count; ++i) wrong += host[i] != float(sum_of_ranks + size * long(i % 8));
   }
-  check(cudaStreamDestroy(stream));
-  check(cudaFree(matrix));
-  check(ncclCommDestroy(comm));
+  CHECK(cudaFree(matrix));
+  CHECK(cudaStreamDestroy(stream));
+  CHECK(ncclCommDestroy(comm));
 
   // Each rank measures its own time. The result is the mean over the ranks, as in the original.
   MPI_Allreduce(MPI_IN_PLACE, &algbw, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);

@@ -1,7 +1,7 @@
 // all_reduce.cpp with NCCL: one GPU per process. MPI starts the processes and passes NCCL's id on, no more.
 //
 //   mpicxx -std=c++20 -O2 all_reduce_nccl.cpp -o all_reduce_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
-//   mpirun -n 2 ./all_reduce_nccl
+//   mpirun -n 2 ./all_reduce_nccl           without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if every element is right, 1 if not.
 // After: all_reduce.cpp.
@@ -15,16 +15,18 @@
 #include <cstring>
 #include <vector>
 
-void stop(const char* library, const char* error) {
-  std::fprintf(stderr, "%s: %s\n", library, error);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
   MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
-void check(cudaError_t code) {
-  if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
-}
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
@@ -38,24 +40,24 @@ int main(int argc, char** argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
   cudaDeviceProp gpu;
-  check(cudaGetDeviceProperties(&gpu, local_rank % devices));
+  CHECK(cudaGetDeviceProperties(&gpu, local_rank % devices));
   const bool emulated = std::strstr(gpu.name, "Emulated");  // a bandwidth of such a GPU would mean nothing
   if (rank == 0) std::printf("# %s%s\n", gpu.name, emulated ? ": right or wrong, no bandwidth" : "");
 
   ncclUniqueId id;
-  if (rank == 0) check(ncclGetUniqueId(&id));
+  if (rank == 0) CHECK(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t comm;
-  check(ncclCommInitRank(&comm, size, id, rank));
+  CHECK(ncclCommInitRank(&comm, size, id, rank));
 
   cudaStream_t stream;
   cudaEvent_t start, end;
-  check(cudaStreamCreate(&stream));
-  check(cudaEventCreate(&start));
-  check(cudaEventCreate(&end));
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&end));
 
   if (rank == 0) std::printf("%10s %12s %14s %14s\n", "bytes", "time (us)", "algbw (GB/s)", "busbw (GB/s)");
   long wrong = 0, sum_of_ranks = 0;
@@ -65,22 +67,22 @@ int main(int argc, char** argv) {
     std::vector<float> host(count);
     for (std::size_t i = 0; i < count; ++i) host[i] = float(rank % 8) + float(i % 8);
     float *mine = nullptr, *sum = nullptr;
-    check(cudaMalloc(&mine, bytes));
-    check(cudaMalloc(&sum, bytes));
-    check(cudaMemcpyAsync(mine, host.data(), bytes, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaMalloc(&mine, bytes));
+    CHECK(cudaMalloc(&sum, bytes));
+    CHECK(cudaMemcpyAsync(mine, host.data(), bytes, cudaMemcpyHostToDevice, stream));
 
     // ncclAllReduce returns before anything is added: it only puts the work on the stream, in which the events take
     // the time. The warm-up makes all ranks meet, so that no barrier is needed.
     const int warm_up = 5, trials = 20;
     for (int trial = -warm_up; trial < trials; ++trial) {
-      if (trial == 0) check(cudaEventRecord(start, stream));
-      check(ncclAllReduce(mine, sum, count, ncclFloat, ncclSum, comm, stream));
+      if (trial == 0) CHECK(cudaEventRecord(start, stream));
+      CHECK(ncclAllReduce(mine, sum, count, ncclFloat, ncclSum, comm, stream));
     }
-    check(cudaEventRecord(end, stream));
-    check(cudaMemcpyAsync(host.data(), sum, bytes, cudaMemcpyDeviceToHost, stream));
-    check(cudaStreamSynchronize(stream));
+    CHECK(cudaEventRecord(end, stream));
+    CHECK(cudaMemcpyAsync(host.data(), sum, bytes, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaStreamSynchronize(stream));
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, start, end));
+    CHECK(cudaEventElapsedTime(&milliseconds, start, end));
 
     for (std::size_t i = 0; i < count; ++i) wrong += host[i] != float(sum_of_ranks + size * long(i % 8));
 
@@ -90,13 +92,13 @@ int main(int argc, char** argv) {
       std::printf("%10zu %12.1f %14s %14s\n", bytes, seconds * 1e6, "n/a", "n/a");
     else if (rank == 0)
       std::printf("%10zu %12.1f %14.3f %14.3f\n", bytes, seconds * 1e6, algbw, busbw);
-    check(cudaFree(mine));
-    check(cudaFree(sum));
+    CHECK(cudaFree(sum));
+    CHECK(cudaFree(mine));
   }
-  check(cudaEventDestroy(start));
-  check(cudaEventDestroy(end));
-  check(cudaStreamDestroy(stream));
-  check(ncclCommDestroy(comm));
+  CHECK(cudaEventDestroy(end));
+  CHECK(cudaEventDestroy(start));
+  CHECK(cudaStreamDestroy(stream));
+  CHECK(ncclCommDestroy(comm));
 
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%s: %ld elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);

@@ -1,12 +1,12 @@
-// heat.cpp on GPUs, one process per GPU: the halo exchange is a group of ncclSend and ncclRecv, or MPI's with device
-// memory. The bits are those of one process on a CPU.
+// heat.cpp on GPUs, one process per GPU: the halo exchange is a group of ncclSend and ncclRecv, on the kernels' stream
+// and on a stream beside it, or MPI's with device memory. The bits are those of one process on a CPU.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx heat_nccl.cu -o heat_nccl -lnccl
-//   mpirun -n 2 ./heat_nccl
+//   mpirun -n 2 ./heat_nccl                 without a GPU: with-gpus 2 mpirun ...
 //   mpirun -n 2 ./heat_nccl MPI      needs a CUDA-aware MPI
 //
 // Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed, 2 bad command line.
-// After: heat.cpp, cuda_aware.cu. New: ncclGroupStart, ncclGroupEnd.
+// After: heat.cpp, cuda_aware.cu. New: ncclGroupStart, ncclGroupEnd, two streams.
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>
 #include <nccl.h>
@@ -14,6 +14,7 @@
 #include <mpi-ext.h>
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,16 +23,18 @@
 #include <utility>
 #include <vector>
 
-void check(bool success, const char* reason) {
-  if (success) return;
-  std::fprintf(stderr, "%s\n", reason);
-  MPI_Abort(MPI_COMM_WORLD, 1);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
-void check(cudaError_t code) { check(code == cudaSuccess, cudaGetErrorString(code)); }
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) std::fprintf(stderr, "NCCL: %s: ", ncclGetErrorString(code));
-  check(code == ncclSuccess, ncclGetLastError(nullptr));  // the reason, where NCCL has one
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 constexpr double r = 0.25;
 constexpr int steps = 50, total = 1000, tag = 5;
@@ -45,11 +48,62 @@ bool cuda_aware() {  // as in cuda_aware.cu
 }
 
 // The functions that end with _rn round every operation: nvcc would fuse the product and the sum.
-__global__ void step(const double* old, double* now, int cells) {
-  const int i = 1 + int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i > cells) return;
+__global__ void step(const double* old, double* now, int first, int last) {
+  const int i = first + int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i > last) return;
   const double u = old[i], slopes = __dadd_rn(__dsub_rn(old[i - 1], u), __dsub_rn(old[i + 1], u));
   now[i] = __dadd_rn(u, __dmul_rn(r, slopes));
+}
+
+struct Rod {               // of one rank. Cells 0 and cells + 1 are the halo
+  int left, right, cells;  // MPI_PROC_NULL at the ends of the rod: a wall
+  ncclComm_t world;
+  cudaStream_t stream = nullptr, halo = nullptr;
+  cudaEvent_t computed = nullptr, received = nullptr;
+  double *old = nullptr, *now = nullptr;
+
+  void compute(int first, int last) const {
+    if (first > last) return;
+    step<<<(last - first + 256) / 256, 256, 0, stream>>>(old, now, first, last);
+    CHECK(cudaGetLastError());
+  }
+};
+
+void over_mpi(const Rod& rod) {
+  const auto& [left, right, cells, world, stream, halo, computed, received, old, now] = rod;
+  CHECK(cudaStreamSynchronize(stream));  // MPI knows no streams: the step before must be complete
+  MPI_Sendrecv(&old[cells], 1, MPI_DOUBLE, right, tag, &old[0], 1, MPI_DOUBLE, left, tag, MPI_COMM_WORLD,
+               MPI_STATUS_IGNORE);
+  MPI_Sendrecv(&old[1], 1, MPI_DOUBLE, left, tag, &old[cells + 1], 1, MPI_DOUBLE, right, tag, MPI_COMM_WORLD,
+               MPI_STATUS_IGNORE);
+  rod.compute(1, cells);
+}
+
+// The four messages of a group start together, so their order does not matter. Without the group, each call may wait
+// for the one before it on the stream, and two neighbours that both send first can deadlock.
+void exchange(const Rod& rod, cudaStream_t stream) {
+  CHECK(ncclGroupStart());
+  if (rod.right >= 0) CHECK(ncclSend(&rod.old[rod.cells], 1, ncclDouble, rod.right, rod.world, stream));
+  if (rod.left >= 0) CHECK(ncclSend(&rod.old[1], 1, ncclDouble, rod.left, rod.world, stream));
+  if (rod.left >= 0) CHECK(ncclRecv(&rod.old[0], 1, ncclDouble, rod.left, rod.world, stream));
+  if (rod.right >= 0) CHECK(ncclRecv(&rod.old[rod.cells + 1], 1, ncclDouble, rod.right, rod.world, stream));
+  CHECK(ncclGroupEnd());
+}
+
+void one_stream(const Rod& rod) {
+  exchange(rod, rod.stream);
+  rod.compute(1, rod.cells);  // after the messages: it is on the same stream
+}
+
+void two_streams(const Rod& rod) {
+  CHECK(cudaEventRecord(rod.computed, rod.stream));
+  CHECK(cudaStreamWaitEvent(rod.halo, rod.computed, 0));  // the step before must be complete
+  exchange(rod, rod.halo);
+  CHECK(cudaEventRecord(rod.received, rod.halo));
+  rod.compute(2, rod.cells - 1);  // meanwhile: these cells need no halo
+  CHECK(cudaStreamWaitEvent(rod.stream, rod.received, 0));
+  rod.compute(1, 1);
+  rod.compute(rod.cells, rod.cells);
 }
 
 int main(int argc, char** argv) {
@@ -60,12 +114,13 @@ int main(int argc, char** argv) {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
-  const bool over_mpi = argc > 1 && argv[1] == std::string("MPI");
-  if (argc > 1 && !over_mpi) {
+  const bool mpi = argc > 1 && argv[1] == std::string("MPI");
+  if (argc > 1 && !mpi) {
     if (rank == 0) std::fprintf(stderr, "heat_nccl: unknown argument '%s': MPI, or none\n", argv[1]);
     return MPI_Finalize(), 2;
   }
-  if (over_mpi && !cuda_aware()) {  // it would take the GPU's address for one of the host
+  if (size > total) return std::fprintf(stderr, "heat_nccl: at most one process per cell, 1000\n"), MPI_Finalize(), 1;
+  if (mpi && !cuda_aware()) {  // it would take the GPU's address for one of the host
     if (rank == 0) std::fprintf(stderr, "heat_nccl: this MPI does not say that it is CUDA-aware: use NCCL\n");
     return MPI_Finalize(), 1;
   }
@@ -73,69 +128,57 @@ int main(int argc, char** argv) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
-  check(size <= total, "at most one process per cell, 1000");
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));
   ncclUniqueId id{};
-  if (rank == 0) check(ncclGetUniqueId(&id));
+  if (rank == 0) CHECK(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t world = nullptr;
-  check(ncclCommInitRank(&world, size, id, rank));
+  CHECK(ncclCommInitRank(&world, size, id, rank));
 
   const int first = total * rank / size, cells = total * (rank + 1) / size - first;
-  std::vector<double> whole(total + 2), previous(total + 2);
-  for (int i = 1; i <= total; ++i) whole[i] = std::sin(std::numbers::pi * i / (total + 1));
-  const std::size_t bytes = (cells + 2) * sizeof(double);
-  double *old = nullptr, *now = nullptr;
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreate(&stream));
-  check(cudaMalloc(&old, bytes));
-  check(cudaMalloc(&now, bytes));
-  check(cudaMemset(old, 0, bytes));  // the walls, too
-  check(cudaMemset(now, 0, bytes));
-  check(cudaMemcpy(&now[1], &whole[first + 1], cells * sizeof(double), cudaMemcpyHostToDevice));
-  check(cudaDeviceSynchronize());  // cudaMemcpy may return before the GPU has all, and MPI knows no streams
+  const std::size_t bytes = cells * sizeof(double);
+  Rod rod{rank > 0 ? rank - 1 : MPI_PROC_NULL, rank < size - 1 ? rank + 1 : MPI_PROC_NULL, cells, world};
+  for (cudaStream_t* stream : {&rod.stream, &rod.halo}) CHECK(cudaStreamCreate(stream));
+  for (cudaEvent_t* event : {&rod.computed, &rod.received})
+    CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  for (double** memory : {&rod.old, &rod.now}) CHECK(cudaMalloc(memory, bytes + 2 * sizeof(double)));
 
-  const int left = rank > 0 ? rank - 1 : MPI_PROC_NULL, right = rank < size - 1 ? rank + 1 : MPI_PROC_NULL;
+  std::vector<double> start(total + 2), whole, previous, own(cells);
+  for (int i = 1; i <= total; ++i) start[i] = std::sin(std::numbers::pi * i / (total + 1));
+  whole = previous = start;  // all steps on the CPU, the rod as a whole, for the comparison
   for (int i = 0; i < steps; ++i) {
-    std::swap(old, now);
-    if (over_mpi) {
-      check(cudaStreamSynchronize(stream));  // MPI knows no streams: the step before must be complete
-      MPI_Sendrecv(&old[cells], 1, MPI_DOUBLE, right, tag, &old[0], 1, MPI_DOUBLE, left, tag, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
-      MPI_Sendrecv(&old[1], 1, MPI_DOUBLE, left, tag, &old[cells + 1], 1, MPI_DOUBLE, right, tag, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
-    } else {
-      // The four messages of a group start together, so their order does not matter. Without the group, each call may
-      // wait for the one before it on the stream, and two neighbours that both send first can deadlock.
-      check(ncclGroupStart());
-      if (rank < size - 1) check(ncclSend(&old[cells], 1, ncclDouble, right, world, stream));
-      if (rank > 0) check(ncclSend(&old[1], 1, ncclDouble, left, world, stream));
-      if (rank > 0) check(ncclRecv(&old[0], 1, ncclDouble, left, world, stream));
-      if (rank < size - 1) check(ncclRecv(&old[cells + 1], 1, ncclDouble, right, world, stream));
-      check(ncclGroupEnd());
-    }
-    step<<<(cells + 255) / 256, 256, 0, stream>>>(old, now, cells);  // after the messages: it is on the same stream
-    check(cudaGetLastError());
-
-    std::swap(previous, whole);  // the same on the CPU, the rod as a whole, for the comparison
+    std::swap(previous, whole);
     for (int k = 1; k <= total; ++k)
       whole[k] = previous[k] + r * ((previous[k - 1] - previous[k]) + (previous[k + 1] - previous[k]));
   }
 
-  std::vector<double> own(cells);
-  check(cudaMemcpyAsync(own.data(), &now[1], cells * sizeof(double), cudaMemcpyDeviceToHost, stream));
-  check(cudaStreamSynchronize(stream));
-  int differ = 0;
-  for (int i = 0; i < cells; ++i) differ += own[i] != whole[first + 1 + i];
-  MPI_Allreduce(MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  std::vector<void (*)(const Rod&)> ways{one_stream, two_streams};
+  if (mpi) ways = {over_mpi};
+  std::vector<int> differ(ways.size());
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    for (double* memory : {rod.old, rod.now}) CHECK(cudaMemset(memory, 0, bytes + 2 * sizeof(double)));  // walls, too
+    CHECK(cudaMemcpy(&rod.now[1], &start[first + 1], bytes, cudaMemcpyHostToDevice));
+    CHECK(cudaDeviceSynchronize());  // cudaMemcpy may return before the GPU has all, and MPI knows no streams
+    for (int i = 0; i < steps; ++i) {
+      std::swap(rod.old, rod.now);
+      ways[way](rod);
+    }
+    CHECK(cudaMemcpyAsync(own.data(), &rod.now[1], bytes, cudaMemcpyDeviceToHost, rod.stream));
+    CHECK(cudaStreamSynchronize(rod.stream));
+    for (int i = 0; i < cells; ++i) differ[way] += own[i] != whole[first + 1 + i];
+  }
+  MPI_Allreduce(MPI_IN_PLACE, differ.data(), int(differ.size()), MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  std::string numbers = std::to_string(differ[0]);
+  if (!mpi) numbers += " + " + std::to_string(differ[1]);
+  const bool right = *std::ranges::max_element(differ) == 0;
   if (rank == 0)
-    std::printf("%s: %d of %d cells differ from one process\n", differ == 0 ? "RIGHT" : "WRONG", differ, total);
-  check(cudaFree(old));
-  check(cudaFree(now));
-  check(cudaStreamDestroy(stream));
-  check(ncclCommDestroy(world));
+    std::printf("%s: %s of %d cells differ from one process\n", right ? "RIGHT" : "WRONG", numbers.c_str(), total);
+  for (double* memory : {rod.now, rod.old}) CHECK(cudaFree(memory));
+  for (cudaEvent_t event : {rod.received, rod.computed}) CHECK(cudaEventDestroy(event));
+  for (cudaStream_t stream : {rod.halo, rod.stream}) CHECK(cudaStreamDestroy(stream));
+  CHECK(ncclCommDestroy(world));
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("heat_nccl: standard output"), 1;
-  return differ == 0 ? 0 : 1;
+  return right ? 0 : 1;
 }

@@ -2,11 +2,11 @@
 // and the host waits for neither within a step.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx train_gpu.cu -o train_gpu -lcublas -lnccl
-//   mpirun -n 2 ./train_gpu [BATCH]
+//   mpirun -n 2 ./train_gpu [BATCH]         without a GPU: with-gpus 2 mpirun ...
 //
 // Exit status: 0 if the network has learned, all ranks have the same parameters, and they are close to those of one
 // process; 1 if not, or if a call failed.
-// After: train_overlap.cpp.
+// After: train_overlap.cpp. New: cuBLAS, streams that wait for events, NVTX ranges.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublas_v2.h>
 #include <mpi.h>
@@ -19,23 +19,30 @@
 #include <cstdlib>
 #include <vector>
 
+#if __has_include(<nvtx3/nvToolsExt.h>)  // names parts of the program for nsys
+#include <nvtx3/nvToolsExt.h>
+#else  // CUDA's wheels lack it
+void nvtxRangePushA(const char*) {}
+void nvtxRangePop() {}
+#endif
+
 constexpr int layers = 7, inputs = 64, hidden = 128, classes = 8, steps = 30, bucket = 1 << 15;
 constexpr float learning_rate = 0.05F;
 constexpr int width(int layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
 
-void stop(const char* library, const char* error) {
-  std::fprintf(stderr, "%s: %s\n", library, error);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+const char* reason(ncclResult_t) { return ncclGetLastError(nullptr); }  // the reason, not only the kind of error
+const char* reason(cublasStatus_t code) { return cublasGetStatusString(code); }
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
   MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
-void check(cudaError_t code) {
-  if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
-}
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
-}
-void check(cublasStatus_t code) {
-  if (code != CUBLAS_STATUS_SUCCESS) stop("cuBLAS", cublasGetStatusString(code));
-}
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 __host__ __device__ float random(std::uint64_t stream, std::uint64_t index) {
   std::uint64_t x = (stream << 32 | index) * 0x9e3779b97f4a7c15 + 0x9e3779b97f4a7c15;
@@ -49,7 +56,7 @@ __host__ __device__ int class_of(int sample) { return int(4 + 4 * random(999, st
 // One thread per element of the result. `element` is its number, and may lie behind the end in the last block.
 __device__ int element() { return int(blockIdx.x * blockDim.x + threadIdx.x); }
 constexpr int threads = 256;
-constexpr int blocks(int elements) { return (elements + threads - 1) / threads; }
+constexpr int blocks(int elements) { return std::max(1, (elements + threads - 1) / threads); }  // a launch needs one
 
 __global__ void make_inputs(float* x, int first, int count) {
   const int i = element(), sample = first + i / inputs;
@@ -88,8 +95,8 @@ __global__ void update(float* values, const float* gradients, int batch, int cou
 template <typename T>
 T* device_memory(int count) {
   T* memory = nullptr;
-  check(cudaMalloc(&memory, std::size_t(count) * sizeof(T)));
-  check(cudaMemset(memory, 0, std::size_t(count) * sizeof(T)));
+  CHECK(cudaMalloc(&memory, std::size_t(count) * sizeof(T)));
+  CHECK(cudaMemset(memory, 0, std::size_t(count) * sizeof(T)));
   return memory;
 }
 
@@ -120,18 +127,18 @@ struct Network {
     delta = device_memory<float>(batch * hidden);
     before = device_memory<float>(batch * hidden);
     loss = device_memory<float>(1);
-    check(cudaMemcpy(values, start.data(), sizeof(float) * start.size(), cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // memset and copy may still run, and our streams do not wait for them
+    CHECK(cudaMemcpy(values, start.data(), sizeof(float) * start.size(), cudaMemcpyHostToDevice));
+    CHECK(cudaDeviceSynchronize());  // memset and copy may still run, and our streams do not wait for them
   }
 
   ~Network() {
-    for (float* memory : {values, gradients, delta, before, loss}) check(cudaFree(memory));
-    for (float* memory : units) check(cudaFree(memory));
+    for (float* memory : {values, gradients, delta, before, loss}) CHECK(cudaFree(memory));
+    for (float* memory : units) CHECK(cudaFree(memory));
   }
 
   std::vector<float> parameters() const {
     std::vector<float> host(start.size());
-    check(cudaMemcpy(host.data(), values, sizeof(float) * host.size(), cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(host.data(), values, sizeof(float) * host.size(), cudaMemcpyDeviceToHost));
     return host;
   }
 };
@@ -139,78 +146,76 @@ struct Network {
 // Returns the loss, the mean of the last 10 steps.
 float train(Network& net, ncclComm_t comm, int rank, int size) {
   cudaStream_t compute, communicate;
-  check(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
-  check(cudaStreamCreateWithFlags(&communicate, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&communicate, cudaStreamNonBlocking));
   cudaEvent_t computed, reduced;
-  for (cudaEvent_t* event : {&computed, &reduced}) check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  for (cudaEvent_t* event : {&computed, &reduced}) CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   cublasHandle_t blas;
-  check(cublasCreate(&blas));
-  check(cublasSetStream(blas, compute));
+  CHECK(cublasCreate(&blas));
+  CHECK(cublasSetStream(blas, compute));
   const float one = 1, zero = 0;
   const int batch = net.batch;
 
-  check(ncclBroadcast(net.values, net.values, std::size_t(net.count), ncclFloat, 0, comm, compute));
+  CHECK(ncclBroadcast(net.values, net.values, std::size_t(net.count), ncclFloat, 0, comm, compute));
   for (int step = 0; step < steps; ++step) {
-    if (step == steps - 10) check(cudaMemsetAsync(net.loss, 0, sizeof(float), compute));
+    if (step == steps - 10) CHECK(cudaMemsetAsync(net.loss, 0, sizeof(float), compute));
+    nvtxRangePushA("forward");
     const int first = batch * rank / size, samples = batch * (rank + 1) / size - first;
     make_inputs<<<blocks(samples * inputs), threads, 0, compute>>>(net.units[0], step * batch + first,
                                                                    samples * inputs);
     // cuBLAS has matrices column by column. Ours are row by row, so it sees each transposed: y' = w' x'.
     for (int layer = 0; layer < layers; ++layer) {
       const int in = width(layer), out = width(layer + 1);
-      check(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, out, samples, in, &one, net.values + net.weights[layer], out,
+      CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, out, samples, in, &one, net.values + net.weights[layer], out,
                         net.units[layer], in, &zero, net.units[layer + 1], out));
       add_biases<<<blocks(samples * out), threads, 0, compute>>>(net.units[layer + 1], net.values + net.biases[layer],
                                                                  out, samples * out, layer + 1 < layers);
     }
     cross_entropy<<<blocks(samples), threads, 0, compute>>>(net.units[layers], net.delta, net.loss,
                                                             step * batch + first, samples);
+    nvtxRangePop();
+    nvtxRangePushA("backward");
     int sent = 0;
     for (int layer = layers; layer-- > 0;) {
       const int in = width(layer), out = width(layer + 1);
       add_samples<<<blocks(out), threads, 0, compute>>>(net.delta, net.gradients + net.biases[layer], out, samples);
-      check(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, out, in, samples, &one, net.delta, out, net.units[layer], in,
+      CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, out, in, samples, &one, net.delta, out, net.units[layer], in,
                         &zero, net.gradients + net.weights[layer], out));
       const int ready = layer > 0 ? net.biases[layer - 1] : net.count;
       if (ready - sent >= bucket || layer == 0) {
         // An event orders the streams: NCCL's begins with this bucket when it is computed, and the host does not wait.
-        check(cudaEventRecord(computed, compute));
-        check(cudaStreamWaitEvent(communicate, computed, 0));
-        check(ncclAllReduce(net.gradients + sent, net.gradients + sent, std::size_t(ready - sent), ncclFloat, ncclSum,
+        CHECK(cudaEventRecord(computed, compute));
+        CHECK(cudaStreamWaitEvent(communicate, computed, 0));
+        CHECK(ncclAllReduce(net.gradients + sent, net.gradients + sent, std::size_t(ready - sent), ncclFloat, ncclSum,
                             comm, communicate));
         sent = ready;
       }
       if (layer == 0) break;
-      check(cublasSgemm(blas, CUBLAS_OP_T, CUBLAS_OP_N, in, samples, out, &one, net.values + net.weights[layer], out,
+      CHECK(cublasSgemm(blas, CUBLAS_OP_T, CUBLAS_OP_N, in, samples, out, &one, net.values + net.weights[layer], out,
                         net.delta, out, &zero, net.before, in));
       relu_derivative<<<blocks(samples * in), threads, 0, compute>>>(net.units[layer], net.before, samples * in);
       std::swap(net.delta, net.before);
     }
-    check(cudaEventRecord(reduced, communicate));
-    check(cudaStreamWaitEvent(compute, reduced, 0));
+    nvtxRangePop();
+    nvtxRangePushA("update");
+    CHECK(cudaEventRecord(reduced, communicate));
+    CHECK(cudaStreamWaitEvent(compute, reduced, 0));
     update<<<blocks(net.count), threads, 0, compute>>>(net.values, net.gradients, batch, net.count);
-    check(cudaGetLastError());  // of a launch: kernels return nothing
+    CHECK(cudaGetLastError());  // of a launch: kernels return nothing
+    nvtxRangePop();
   }
-  check(ncclAllReduce(net.loss, net.loss, 1, ncclFloat, ncclSum, comm, compute));
+  CHECK(ncclAllReduce(net.loss, net.loss, 1, ncclFloat, ncclSum, comm, compute));
   float loss = 0;
-  check(cudaMemcpyAsync(&loss, net.loss, sizeof(float), cudaMemcpyDeviceToHost, compute));
-  check(cudaStreamSynchronize(compute));
-  check(cublasDestroy(blas));
-  for (cudaEvent_t event : {computed, reduced}) check(cudaEventDestroy(event));
-  for (cudaStream_t stream : {compute, communicate}) check(cudaStreamDestroy(stream));
+  CHECK(cudaMemcpyAsync(&loss, net.loss, sizeof(float), cudaMemcpyDeviceToHost, compute));
+  CHECK(cudaStreamSynchronize(compute));
+  CHECK(cublasDestroy(blas));
+  for (cudaEvent_t event : {computed, reduced}) CHECK(cudaEventDestroy(event));
+  for (cudaStream_t stream : {compute, communicate}) CHECK(cudaStreamDestroy(stream));
   return loss / float(10 * batch);
 }
 
 // Trains with all processes, and in each process without the others; returns whether both learn the same.
-bool compare_with_one_process(int batch, int rank, int size) {
-  ncclUniqueId id;
-  if (rank == 0) check(ncclGetUniqueId(&id));
-  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-  ncclComm_t world, self;
-  check(ncclCommInitRank(&world, size, id, rank));
-  check(ncclGetUniqueId(&id));  // of a communicator that this process has for itself
-  check(ncclCommInitRank(&self, 1, id, 0));
-
+bool compare_with_one_process(int batch, int rank, int size, ncclComm_t world, ncclComm_t self) {
   Network network(rank, batch), alone(0, batch);
   const float loss = train(network, world, rank, size);
   train(alone, self, 0, 1);
@@ -231,8 +236,6 @@ bool compare_with_one_process(int batch, int rank, int size) {
   if (rank == 0)
     std::printf("%s: loss %.4f, parameters differ from one process by %g, changes are up to %g\n",
                 right ? "RIGHT" : "WRONG", loss, difference, largest);
-  check(ncclCommDestroy(world));
-  check(ncclCommDestroy(self));
   return right;
 }
 
@@ -245,17 +248,26 @@ int main(int argc, char** argv) {
     if (const char* value = std::getenv(name)) asked = std::atoi(value);  // the innermost launcher comes last
   if (size == 1 && asked > 1) return std::printf("WRONG: %d processes, MPI says 1: use this MPI's mpirun\n", asked), 1;
   const int batch = argc > 1 ? std::atoi(argv[1]) : 100;
-  if (batch < size || batch > 1600) {
-    if (rank == 0) std::fprintf(stderr, "train_gpu: batch must be a number from %d to 1600, not '%s'\n", size, argv[1]);
+  if (batch < 1 || batch > 1600) {  // with more ranks than samples, some have none
+    if (rank == 0) std::fprintf(stderr, "train_gpu: batch must be a number from 1 to 1600, not '%s'\n", argv[1]);
     return MPI_Finalize(), 1;
   }
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_free(&node);
-  check(cudaGetDeviceCount(&devices));
-  check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
-  const bool right = compare_with_one_process(batch, rank, size);
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
+  ncclUniqueId id;
+  if (rank == 0) CHECK(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t world, self;
+  CHECK(ncclCommInitRank(&world, size, id, rank));
+  CHECK(ncclGetUniqueId(&id));  // of a communicator that this process has for itself
+  CHECK(ncclCommInitRank(&self, 1, id, 0));
+  const bool right = compare_with_one_process(batch, rank, size, world, self);
+  CHECK(ncclCommDestroy(self));
+  CHECK(ncclCommDestroy(world));
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("train_gpu: standard output"), 1;
   return right ? 0 : 1;

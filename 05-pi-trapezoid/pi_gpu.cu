@@ -2,7 +2,7 @@
 // has the same bits as on CPUs.
 //
 //   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx pi_gpu.cu -o pi_gpu
-//   mpirun -n 4 ./pi_gpu
+//   mpirun -n 4 ./pi_gpu                    without a GPU: with-gpus 4 mpirun ...
 //
 // Exit status: 0 if the answer and all blocks have the recorded bits, 1 if not, or if a call failed.
 // After: pi_exact.cpp.
@@ -17,11 +17,17 @@
 #include <span>
 #include <vector>
 
-void check(cudaError_t code, const char* call) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(code));
-  MPI_Abort(MPI_COMM_WORLD, 1);
+const char* reason(cudaError_t code) { return cudaGetErrorString(code); }
+// Says where a call failed. If a kernel fails, a later call returns its error.
+template <class Code>
+void check(Code code, const char* file, int line, const char* call) {
+  if (code == Code{}) return;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, rank, call, reason(code));
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
 }
+#define CHECK(call) check(call, __FILE__, __LINE__, #call)
 
 // Adds neighbours, then the sums of neighbours, and so on: only the number of values decides the order of the
 // additions.
@@ -66,18 +72,18 @@ int main(int argc, char** argv) {
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
-  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  check(cudaSetDevice(local_rank % devices), "cudaSetDevice");  // chapter 03 shows why it is not `rank`
+  CHECK(cudaGetDeviceCount(&devices));
+  CHECK(cudaSetDevice(local_rank % devices));  // chapter 03 shows why it is not `rank`
 
   const long n = 10'000'000;
   const int blocks = int((n - 1 + block_length - 1) / block_length), own = (blocks - rank + size - 1) / size;
   std::vector<double> sums(blocks);
   double* on_gpu = nullptr;
-  check(cudaMalloc(&on_gpu, blocks * sizeof(double)), "cudaMalloc");
-  check(cudaMemset(on_gpu, 0, blocks * sizeof(double)), "cudaMemset");
+  CHECK(cudaMalloc(&on_gpu, blocks * sizeof(double)));
+  CHECK(cudaMemset(on_gpu, 0, blocks * sizeof(double)));
   if (own > 0) add_blocks<<<own, chains>>>(n, rank, size, on_gpu);
-  check(cudaGetLastError(), "add_blocks");
-  check(cudaMemcpy(sums.data(), on_gpu, blocks * sizeof(double), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  CHECK(cudaGetLastError());
+  CHECK(cudaMemcpy(sums.data(), on_gpu, blocks * sizeof(double), cudaMemcpyDeviceToHost));
   MPI_Allreduce(MPI_IN_PLACE, sums.data(), blocks, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 
   // As in pi_exact.cpp: every rank has all sums now, and adds them in the same order. A kernel that rounds differently
@@ -90,7 +96,7 @@ int main(int argc, char** argv) {
   if (rank == 0)
     std::printf("GPUs %d: pi = %.16f = %a, hash %016jx, error %8.1e\n%s\n", size, answer, answer, std::uintmax_t(hash),
                 error, right ? "RIGHT" : "WRONG");
-  check(cudaFree(on_gpu), "cudaFree");
+  CHECK(cudaFree(on_gpu));
   MPI_Comm_free(&node);
   MPI_Finalize();
   if (std::fflush(stdout) || std::ferror(stdout)) return std::perror("pi_gpu: standard output"), 1;

@@ -148,6 +148,11 @@ def main():
                 status, output = start(bare.replace("mpirun -n {n}", "PMI_SIZE=4"), 1)
                 if status not in (1, 2) or not re.search("^WRONG: .*4 processes, MPI says 1: ", output, re.M):
                     raise Failure(f"under another MPI's mpirun, {name} ends with exit status {status}:\n{output}")
+            if lesson.get("gpu"):  # without a GPU, the error names file, line and call
+                status, output = start("export CUDA_VISIBLE_DEVICES= && " + lesson["run"], min(lesson["processes"]))
+                found = re.search(rf"{re.escape(source.name)}:(\d+): .*\b(cudaGetDeviceCount\(&devices\)): no ", output)
+                if status != 1 or not found or found[2] not in right.splitlines()[int(found[1]) - 1]:
+                    raise Failure(f"without a GPU, {name} ends with exit status {status}:\n{output}")
             for processes in lesson["processes"]:
                 found = answer(lesson["run"], lesson["answer"], processes)
                 print(f"{name} with n = {processes}: {' '.join(found)}")
