@@ -77,11 +77,11 @@ class Hub : public std::enable_shared_from_this<Hub> {
     bool connects = false;
     Op op{};
     int from = -1, to = -1;
-    std::uint64_t number = 0;
+    std::uint64_t number = 0, begin = 0;
     auto operator<=>(const Key&) const = default;
   };
   static Key key_of(int rank, const CallMessage& post) {
-    Key key{.connects = post.connects, .number = post.connects ? 0 : post.number};
+    Key key{.connects = post.connects, .number = post.connects ? 0 : post.number, .begin = post.begin};
     if (post.connects && is_of_messages(post.op)) key.op = post.op;
     if (post.op == Op::send) key.from = rank, key.to = post.peer;
     if (post.op == Op::recv) key.from = post.peer, key.to = rank;
@@ -287,7 +287,7 @@ void Hub::perform(const Calls& calls) {
   }
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
-  const std::size_t block = post.bytes();
+  const std::size_t block = post.bytes(post.length);
   const auto part = [&](const Bytes& data, std::size_t rank) { return std::span(data).subspan(rank * block, block); };
   const Bytes all = reduces(post.op) ? reduced(calls) : Bytes();
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -303,7 +303,7 @@ void Hub::perform(const Calls& calls) {
       }
       data = gathered;
     }
-    done(static_cast<int>(rank), calls[rank]->id, data.first(bytes_out(post, static_cast<int>(rank), size())));
+    done(static_cast<int>(rank), calls[rank]->id, data.first(block * blocks_out(post, static_cast<int>(rank), size())));
   }
 }
 

@@ -17,6 +17,8 @@ namespace emulated_gpu {
 
 namespace {
 
+constexpr std::size_t most_bytes_of_piece = std::size_t{1} << 20;
+
 // EMULATED_GPU_FAULT=stuck:60 or error:60, for tests of programs: after that many operations of this process none
 // completes any more, or the communicator fails.
 bool fault(const char* kind, int operation) {
@@ -138,40 +140,59 @@ void Member::perform(const std::vector<Call>& calls) {
   changed_.notify_all();
 }
 
-// Sends the calls to the hub and waits for the answers. Returns false if the communicator ended first; calls that are
-// not of a stream also end when it fails.
+// Sends the calls to the hub, each piece after the answer to the one before it. Returns false if the communicator ended
+// first; calls that are not of a stream also end when it fails.
 bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
-  std::vector<std::uint64_t> ids;
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopped_) return false;
-    ++inside_;
-    for (std::size_t i = 0; i < calls.size(); ++i) pending_[ids.emplace_back(++next_id_)];
-  }
-  for (std::size_t i = 0; i < calls.size(); ++i)
-    connection_->send({.kind = Kind::post, .id = ids[i], .post = calls[i].post}, view(calls[i].in),
-                      bytes_in(calls[i].post, rank_, size_));
-  const auto all_done = [&] { return std::ranges::all_of(ids, [&](std::uint64_t id) { return pending_[id].done; }); };
-  std::vector<std::vector<std::byte>> data;
-  bool done = false;
-  {
-    std::unique_lock lock(mutex_);
-    const auto over = [&] { return stopped_ || all_done() || (!of_stream && failure_.code != ncclSuccess); };
+  std::unique_lock lock(mutex_);
+  if (stopped_) return false;
+  ++inside_;
+  std::map<std::uint64_t, Call> open;  // by the id of the piece
+  const auto send = [&](Call call, std::uint64_t begin) {
+    CallMessage& post = call.post;
+    post.begin = begin;
+    post.length = post.connects ? 0 : std::min(post.count - begin, most_bytes_of_piece / post.bytes(1));
+    const std::uint64_t id = ++next_id_;
+    pending_[id];
+    lock.unlock();
+    const std::byte* const in = view(static_cast<const std::byte*>(call.in));
+    const std::size_t bytes = post.bytes(post.length), all = bytes * blocks_in(post, rank_, size_);
+    std::vector<std::byte> gathered(all > bytes ? all : 0);
+    for (std::size_t at = 0; at < gathered.size(); at += bytes)
+      std::memcpy(gathered.data() + at, in + post.place(at), bytes);
+    const std::byte* const data = all > bytes ? gathered.data() : all ? in + post.bytes(post.begin) : nullptr;
+    connection_->send({.kind = Kind::post, .id = id, .post = post}, data, all);
+    lock.lock();
+    open.emplace(id, call);
+  };
+  for (const Call& call : calls) send(call, 0);
+  while (!open.empty()) {
+    auto next = open.end();
+    const auto over = [&] {
+      next = std::ranges::find_if(open, [&](const auto& one) { return pending_[one.first].done; });
+      return next != open.end() || stopped_ || (!of_stream && failure_.code != ncclSuccess);
+    };
     for (bool said = false; !changed_.wait_for(lock, deadline(), over);)
       if (!reading_ && !std::exchange(said, true))
         say(
             fmt::format("rank {} waits in vain, because the process that created the unique id is gone (NCCL does not "
                         "notice that on one machine)",
                         rank_));
-    done = all_done();
-    for (const std::uint64_t id : ids) data.push_back(std::move(pending_.extract(id).mapped().data));
+    if (next == open.end()) break;
+    const auto [id, call] = *next;
+    const CallMessage& post = call.post;
+    open.erase(next);
+    const std::vector<std::byte> data = std::move(pending_.extract(id).mapped().data);
+    lock.unlock();
+    const std::size_t bytes = post.bytes(post.length);
+    for (std::size_t at = 0; at < data.size(); at += bytes)
+      std::memcpy(view(static_cast<std::byte*>(call.out)) + post.place(at), data.data() + at, bytes);
+    lock.lock();
+    if (post.length > 0 && post.begin + post.length < post.count) send(call, post.begin + post.length);
   }
-  for (std::size_t i = 0; done && i < calls.size(); ++i)
-    if (!data[i].empty()) std::memcpy(view(calls[i].out), data[i].data(), data[i].size());
-  const std::lock_guard lock(mutex_);
+  for (const auto& [id, call] : open) pending_.erase(id);
   --inside_;
   changed_.notify_all();
-  return done;
+  return open.empty();
 }
 
 void Member::connect(const std::vector<Call>& calls) {

@@ -14,7 +14,7 @@ using namespace emulated_gpu;
 namespace {
 
 constexpr int fresh_byte = 0xA5;
-constexpr std::size_t page = 4096, red_zone = 256;
+constexpr std::size_t page = 4096, red_zone = 256, most_staged = std::size_t{1} << 20;
 constexpr std::size_t before_block = 16;  // where malloc() keeps the size of a block
 
 std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -236,24 +236,33 @@ void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
   put(stream, [=] { return [=] { area.copy(); }; });
 }
 
-// On the default stream. From pageable memory to a device it returns when the data are staged, and other streams can
-// see them later. Between devices it does not wait at all. ("API synchronization behavior" of CUDA's documentation)
+// On the default stream. From pageable memory to a device it returns when the last bytes are staged, and other streams
+// can see them later. Between devices it does not wait at all. ("API synchronization behavior" of CUDA's documentation)
 void copy_now(const Area& area, cudaMemcpyKind kind) {
   if (area.width == 0 || area.height == 0) return;
   const Direction direction = checked(area, kind);
   if (direction.from_pageable_to_device) {
+    Area first = area, last = area;
+    if (area.height > 1)
+      first.height -= last.height = std::clamp(most_staged / area.width, std::size_t{1}, area.height);
+    else
+      first.width -= last.width = std::min(most_staged, area.width);
+    if (first.width > 0 && first.height > 0) {
+      put(nullptr, [=] { return [=] { first.copy(); }; });
+      const std::size_t row = area.height > 1 ? first.height : 0, byte = area.height > 1 ? 0 : first.width;
+      last.to = static_cast<char*>(area.to) + row * area.to_pitch + byte;
+      last.from = static_cast<const char*>(area.from) + row * area.from_pitch + byte;
+    }
     end_of(cudaStream_t{}).wait();
-    const auto staged = std::make_shared<std::vector<char>>(area.width * area.height);
-    Area stage = area;
-    stage.to = staged->data(), stage.to_pitch = area.width;
-    stage.copy();
+    const auto staged = std::make_shared<std::vector<char>>(last.width * last.height);
+    Area{staged->data(), last.width, last.from, last.from_pitch, last.width, last.height}.copy();
     Machine& machine = Machine::get();
     const Lock lock(machine.mutex);
     const std::uintptr_t begin = number(area.to);
     machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width});
     machine.any_arriving = true;
     const auto finish = [=, &machine] {
-      Area{area.to, area.to_pitch, staged->data(), area.width, area.width, area.height}.copy();
+      Area{last.to, last.to_pitch, staged->data(), last.width, last.width, last.height}.copy();
       const Lock arrived(machine.mutex);
       machine.arriving.erase(
           std::ranges::find(machine.arriving, begin, &std::pair<std::uintptr_t, std::size_t>::first));

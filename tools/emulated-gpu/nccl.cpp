@@ -186,9 +186,12 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     require(found, ncclInvalidArgument, "the stream was destroyed or never created");
     require(device_of(found) == member.device(), ncclInvalidUsage,
             fmt::format("the stream is of device {}, the communicator's is {}", device_of(found), member.device()));
-    const std::string in_refusal = refusal(in, bytes_in(call.post, member.rank(), member.size()), member.device());
+    const std::size_t block = call.post.bytes(count);
+    const std::string in_refusal =
+        refusal(in, block * blocks_in(call.post, member.rank(), member.size()), member.device());
     require(in_refusal.empty(), ncclInvalidArgument, "the send buffer: " + in_refusal);
-    const std::string out_refusal = refusal(out, bytes_out(call.post, member.rank(), member.size()), member.device());
+    const std::string out_refusal =
+        refusal(out, block * blocks_out(call.post, member.rank(), member.size()), member.device());
     require(out_refusal.empty(), ncclInvalidArgument, "the receive buffer: " + out_refusal);
     ncclGroupStart();
     group.calls.push_back({owner, call, found});

@@ -33,37 +33,37 @@ std::string text_of(const CallMessage& post) {
   return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);
 }
 
-std::size_t bytes_in(const CallMessage& post, int rank, int size) {
-  const std::size_t all = post.bytes() * static_cast<std::size_t>(size);
+std::size_t blocks_in(const CallMessage& post, int rank, int size) {
+  const auto all = static_cast<std::size_t>(size);
   switch (post.op) {
     case Op::reduce_scatter:
     case Op::all_to_all:
       return all;
     case Op::broadcast:
-      return rank == post.peer ? post.bytes() : 0;
+      return rank == post.peer ? 1 : 0;
     case Op::scatter:
       return rank == post.peer ? all : 0;
     case Op::recv:
       return 0;
     default:
-      return post.bytes();
+      return 1;
   }
 }
 
-std::size_t bytes_out(const CallMessage& post, int rank, int size) {
-  const std::size_t all = post.bytes() * static_cast<std::size_t>(size);
+std::size_t blocks_out(const CallMessage& post, int rank, int size) {
+  const auto all = static_cast<std::size_t>(size);
   switch (post.op) {
     case Op::all_gather:
     case Op::all_to_all:
       return all;
     case Op::reduce:
-      return rank == post.peer ? post.bytes() : 0;
+      return rank == post.peer ? 1 : 0;
     case Op::gather:
       return rank == post.peer ? all : 0;
     case Op::send:
       return 0;
     default:
-      return post.bytes();
+      return 1;
   }
 }
 

@@ -39,7 +39,7 @@ inline bool is_of_messages(Op op) { return op == Op::all_to_all || op == Op::gat
 inline bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast || op == Op::gather || op == Op::scatter; }
 inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
-// A call of one rank.
+// A call of one rank. It travels in pieces: each has the same part of every block.
 struct CallMessage {
   Op op{};
   multinode::DataType type{};
@@ -48,12 +48,16 @@ struct CallMessage {
   std::uint64_t count = 0;   // elements of a block, like NCCL's count
   std::uint64_t number = 0;  // among the collectives of this communicator, or the messages between two ranks
   bool connects = false;     // sets up the connection that this call needs, before the call: no data
+  std::uint64_t begin = 0;   // of the piece, in elements
+  std::uint64_t length = 0;
 
-  std::size_t bytes() const { return connects ? 0 : count * multinode::size_of(type); }
+  std::size_t bytes(std::uint64_t elements) const { return elements * multinode::size_of(type); }
+  // The place in a buffer of byte `at` of a piece, which begins a block.
+  std::size_t place(std::size_t at) const { return at / bytes(length) * bytes(count) + bytes(begin); }
 };
-// The bytes of the send buffer and of the receive buffer of `rank` of `size`.
-std::size_t bytes_in(const CallMessage& post, int rank, int size);
-std::size_t bytes_out(const CallMessage& post, int rank, int size);
+// The blocks in the send buffer and in the receive buffer of `rank` of `size`.
+std::size_t blocks_in(const CallMessage& post, int rank, int size);
+std::size_t blocks_out(const CallMessage& post, int rank, int size);
 std::string text_of(const CallMessage& post);  // "ncclSend(100 x int32, to rank 1)"
 
 enum class Kind : std::uint32_t { hello, welcome, post, done, failed, goodbye, aborted };

@@ -7,9 +7,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
@@ -465,6 +467,68 @@ TEST(HostNccl, TheEndOfACommunicatorWaitsForItsGraphs) {
     EXPECT_SAYS(reports_of(1, make),
                 " on rank 0 has waited for 1 s for a graph that holds a captured call of this communicator");
   }
+}
+
+// Calls travel in pieces, of which the last one is shorter here.
+TEST(HostNccl, LargeCallsMoveEveryElement) {
+  const int block = 700001;
+  const auto numbers = [](int first, int count) {
+    std::vector<int> all(static_cast<std::size_t>(count));
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  };
+  on_ranks(3, [&](Rank& r) {
+    const Array<int> in(numbers(r.number, 3 * block)), out(numbers(0, block)), all(numbers(0, 3 * block));
+    EXPECT_NCCL_OK(ncclReduceScatter(in, out, block, ncclInt32, ncclMax, r.comm, r.stream));
+    EXPECT_EQ(out.get(), numbers(2 + r.number * block, block));
+    EXPECT_NCCL_OK(ncclAllGather(out, all, block, ncclInt32, r.comm, r.stream));
+    EXPECT_EQ(all.get(), numbers(2, 3 * block));
+    EXPECT_NCCL_OK(ncclGroupStart());
+    EXPECT_NCCL_OK(ncclSend(in, 2 * block, ncclInt32, r.next(), r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(all + block, 2 * block, ncclInt32, r.previous(), r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclGroupEnd());
+    std::vector<int> received = numbers(2, block);
+    for (const int one : numbers(r.previous(), 2 * block)) received.push_back(one);
+    EXPECT_EQ(all.get(), received);
+  });
+}
+
+// By how many MiB the memory of this process grows at most during a call.
+long growth(const std::function<void()>& call) {
+  const auto kilobytes = [](const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    long value = 0;
+    for (std::string word; status >> word;)
+      if (word == name) status >> value;
+    return value;
+  };
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts again
+  const long before = kilobytes("VmRSS:");
+  call();
+  return (kilobytes("VmHWM:") - before) >> 10;
+}
+
+TEST(HostNccl, ABufferTakesItsOwnSizeOfTheHost) {
+  constexpr std::size_t bytes = std::size_t{256} << 20;
+  std::array<void*, 2> buffers{};
+  for (int device = 0; device < 2; ++device) {
+    cudaSetDevice(device);
+    cudaMalloc(&buffers[static_cast<std::size_t>(device)], bytes);
+  }
+  const std::vector<char> host(bytes, 1);
+  EXPECT_LT(growth([&] {
+              cudaMemcpy(buffers[1], host.data(), bytes, cudaMemcpyHostToDevice);
+              cudaDeviceSynchronize();
+            }),
+            256 + 64);
+  EXPECT_LT(growth([&] {
+              on_ranks(2, [&](Rank& r) {
+                void* const buffer = buffers[static_cast<std::size_t>(r.number)];
+                EXPECT_NCCL_OK(ncclBroadcast(buffer, buffer, bytes, ncclInt8, 1, r.comm, r.stream));
+              });
+            }),
+            256 + 64);
+  for (void* const buffer : buffers) cudaFree(buffer);
 }
 
 TEST(HostNccl, BuffersAreRegistered) {
