@@ -200,20 +200,14 @@ Status cublasGetMathMode(Handle handle, cublasMath_t* mode) {
   return guarded(__func__, [&] { *mode = valid(handle).mode; });
 }
 const char* cublasGetStatusString(Status status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return "the library was not initialized";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "an unsupported value or parameter was passed to the function";
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-      return "the function failed to launch on the GPU";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "the functionality requested is not supported";
-    default:
-      return "unknown";  // the emulation returns no others
-  }
+  static constexpr std::pair<Status, const char*> texts[] = {
+      {CUBLAS_STATUS_SUCCESS, "success"},
+      {CUBLAS_STATUS_NOT_INITIALIZED, "the library was not initialized"},
+      {CUBLAS_STATUS_INVALID_VALUE, "an unsupported value or parameter was passed to the function"},
+      {CUBLAS_STATUS_EXECUTION_FAILED, "the function failed to launch on the GPU"},
+      {CUBLAS_STATUS_NOT_SUPPORTED, "the functionality requested is not supported"}};
+  const auto* const found = std::ranges::find(texts, status, &std::pair<Status, const char*>::first);
+  return found == std::end(texts) ? "unknown" : found->second;  // the emulation returns no others
 }
 
 // The header gives these the suffix _v2 where they have it.

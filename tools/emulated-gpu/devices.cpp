@@ -123,15 +123,9 @@ cudaError_t cudaSetDevice(int device) {
   });
 }
 // Hints, which have no effect here.
-cudaError_t cudaSetDeviceFlags(unsigned) {
-  return guarded(__func__, [] {});
-}
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
-  return guarded(__func__, [] {});
-}
-cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) {
-  return guarded(__func__, [] {});
-}
+cudaError_t cudaSetDeviceFlags(unsigned) { return hint(__func__); }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return hint(__func__); }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return hint(__func__); }
 cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
   return guarded(__func__, [&] { *config = cudaSharedMemBankSizeFourByte; });
 }

@@ -193,20 +193,15 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     refuse(cudaErrorInvalidResourceHandle,
            fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
   const std::size_t threads = std::size_t{block.x} * block.y * block.z;
-  const auto sizes = [&] {
-    return fmt::format("a grid of ({},{},{}) blocks of ({},{},{}) threads", grid.x, grid.y, grid.z, block.x, block.y,
-                       block.z);
+  const auto refuse_sizes = [&](const std::string& rule) {
+    refuse(cudaErrorInvalidConfiguration, fmt::format("{}: a grid of ({},{},{}) blocks of ({},{},{}) threads; {}",
+                                                      title, grid.x, grid.y, grid.z, block.x, block.y, block.z, rule));
   };
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
-    refuse(
-        cudaErrorInvalidConfiguration,
-        fmt::format(
-            "{}: {}; a block has 1 to 1024 threads, z at most 64; a grid has 1 to 2147483647, 65535 and 65535 blocks",
-            title, sizes()));
-  if (found.attributes.max_threads && threads > found.attributes.max_threads)
-    refuse(cudaErrorInvalidConfiguration,
-           fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
+    refuse_sizes("a block has 1 to 1024 threads, z at most 64; a grid has 1 to 2147483647, 65535 and 65535 blocks");
+  if (const std::size_t most = found.attributes.max_threads; most && threads > most)
+    refuse_sizes(fmt::format("its __launch_bounds__ allow {} threads", most));
   if (shared > found.most_dynamic())
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
                                               "bytes call cudaFuncSetAttribute with "

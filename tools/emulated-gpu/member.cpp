@@ -74,8 +74,7 @@ void Member::read() {
     const std::lock_guard lock(mutex_);
     const auto found = pending_.find(frame.id);
     if (found == pending_.end()) continue;  // its call has failed
-    found->second.data = std::move(data);
-    found->second.done = true;
+    found->second = std::move(data);
     changed_.notify_all();
   }
   fail(gone);
@@ -104,12 +103,10 @@ void Member::require_usable(const std::string& call) const {
 
 // With mutex_ held: sets the number of the call among those of its kind.
 void Member::number(Call& call) {
-  if (call.post.op == Op::send)
-    call.post.number = ++sends_[call.post.peer];
-  else if (call.post.op == Op::recv)
-    call.post.number = ++recvs_[call.post.peer];
-  else
-    call.post.number = ++collectives_;
+  const int peer = call.post.peer;
+  call.post.number = ++(call.post.op == Op::send   ? sends_[peer]
+                        : call.post.op == Op::recv ? recvs_[peer]
+                                                   : collectives_);
 }
 
 void Member::issue(std::vector<Call> calls, cudaStream_t stream) {
@@ -168,7 +165,7 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
   while (!open.empty()) {
     auto next = open.end();
     const auto over = [&] {
-      next = std::ranges::find_if(open, [&](const auto& one) { return pending_[one.first].done; });
+      next = std::ranges::find_if(open, [&](const auto& one) { return pending_[one.first].has_value(); });
       return next != open.end() || stopped_ || (!of_stream && failure_.code != ncclSuccess);
     };
     for (bool said = false; !changed_.wait_for(lock, deadline(), over);)
@@ -181,7 +178,7 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
     const auto [id, call] = *next;
     const CallMessage& post = call.post;
     open.erase(next);
-    const std::vector<std::byte> data = std::move(pending_.extract(id).mapped().data);
+    const std::vector<std::byte> data = std::move(*pending_.extract(id).mapped());
     lock.unlock();
     const std::size_t bytes = post.bytes(post.length);
     for (std::size_t at = 0; at < data.size(); at += bytes)

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -50,11 +51,6 @@ class Member : public std::enable_shared_from_this<Member> {
   void stop(Kind how);  // goodbye or aborted
 
  private:
-  struct Pending {
-    std::vector<std::byte> data{};
-    bool done = false;
-  };
-
   // Lives as long as a call can be made: beyond the call only in a graph.
   struct Use {
     explicit Use(std::shared_ptr<Member> of) : member(std::move(of)) { member->count_use(1); }
@@ -81,7 +77,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::condition_variable changed_;
   NcclError failure_;
   bool finalized_ = false, stopped_ = false, reading_ = true;
-  std::map<std::uint64_t, Pending> pending_;
+  std::map<std::uint64_t, std::optional<std::vector<std::byte>>> pending_;  // the answers
   std::uint64_t next_id_ = 0, collectives_ = 0;
   std::map<int, std::uint64_t> sends_, recvs_;
   std::set<std::pair<Op, int>> connected_;  // and the peer, or -1

@@ -243,15 +243,13 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
   const Direction direction = checked(area, kind);
   if (direction.from_pageable_to_device) {
     Area first = area, last = area;
-    if (area.height > 1)
-      first.height -= last.height = std::clamp(most_staged / area.width, std::size_t{1}, area.height);
-    else
-      first.width -= last.width = std::min(most_staged, area.width);
-    if (first.width > 0 && first.height > 0) {
+    std::size_t Area::*const length = area.height > 1 ? &Area::height : &Area::width;  // rows, or bytes of the only one
+    const std::size_t unit = area.height > 1 ? area.width : 1;
+    last.*length = std::clamp(most_staged / unit, std::size_t{1}, area.*length);
+    if (first.*length -= last.*length; first.*length > 0) {
       put(nullptr, [=] { return [=] { first.copy(); }; });
-      const std::size_t row = area.height > 1 ? first.height : 0, byte = area.height > 1 ? 0 : first.width;
-      last.to = static_cast<char*>(area.to) + row * area.to_pitch + byte;
-      last.from = static_cast<const char*>(area.from) + row * area.from_pitch + byte;
+      last.to = static_cast<char*>(area.to) + first.*length * (area.height > 1 ? area.to_pitch : 1);
+      last.from = static_cast<const char*>(area.from) + first.*length * (area.height > 1 ? area.from_pitch : 1);
     }
     end_of(cudaStream_t{}).wait();
     const auto staged = std::make_shared<std::vector<char>>(last.width * last.height);
@@ -329,6 +327,7 @@ CUstream_st& uncaptured(cudaStream_t stream) {
   if (found.capture) {
     const std::string why = "memory that a graph allocates or frees is not emulated: do it before the capture";
     say(why);
+    found.capture->invalid = true;
     refuse(cudaErrorNotSupported, why);
   }
   return found;
@@ -463,9 +462,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
     *pool = reinterpret_cast<cudaMemPool_t>(&pools[device]);
   });
 }
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
-  return guarded(__func__, [] {});
-}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return hint(__func__); }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return guarded(__func__, [&] {
     {
@@ -483,10 +480,11 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   });
 }
 #if CUDART_VERSION >= 13000
-cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, cudaMemLocation, unsigned,
-                                 cudaStream_t stream) {
+using Location = cudaMemLocation;
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Location, unsigned, cudaStream_t stream) {
 #else
-cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, int, cudaStream_t stream) {
+using Location = int;
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Location, cudaStream_t stream) {
 #endif
   return guarded(__func__, [&] {
     require_managed(memory, bytes);
@@ -494,11 +492,7 @@ cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, int, cud
     valid(stream);
   });
 }
-#if CUDART_VERSION >= 13000
-cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, cudaMemLocation) {
-#else
-cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, int) {
-#endif
+cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, Location) {
   return guarded(__func__, [&] { require_managed(memory, bytes); });
 }
 // Arrays and textures are not emulated, but no error can tell so here.

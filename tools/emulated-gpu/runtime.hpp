@@ -107,12 +107,14 @@ struct Record {
   Clock::time_point time;  // set when the point is reached
 };
 
-// The tasks of a stream that are being recorded for a graph.
+// The tasks of streams that are being recorded for a graph, in the order of the calls.
 struct Capture {
   std::thread::id thread;
-  std::vector<Make> tasks;
+  cudaStream_t origin = nullptr;  // on which it began
+  std::vector<Make> tasks{};
   bool invalid = false;  // a part of it was refused
 };
+using Before = std::map<cudaStream_t, std::size_t>;  // how many tasks of each stream of a capture
 
 }  // namespace emulated_gpu
 
@@ -123,20 +125,21 @@ struct CUstream_st {
   bool is_default = false;  // of its device: made when first used, never destroyed
   int priority = 0;         // has no effect
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
-  std::optional<emulated_gpu::Capture> capture{};
+  std::shared_ptr<emulated_gpu::Capture> capture{};
+  emulated_gpu::Before before{};
 };
 struct CUevent_st {
   int device = 0;
   bool timed = true;
   std::shared_ptr<emulated_gpu::Record> record;
   bool captured = false;  // its last record is a part of a capture
+  std::weak_ptr<emulated_gpu::Capture> capture{};
+  emulated_gpu::Before before{};
 };
 struct CUgraph_st {
   std::vector<emulated_gpu::Make> tasks;
 };
-struct CUgraphExec_st {
-  std::vector<emulated_gpu::Make> tasks;
-};
+struct CUgraphExec_st : CUgraph_st {};
 
 namespace emulated_gpu {
 
@@ -222,6 +225,10 @@ cudaError_t guarded(const char* name, Function&& function) try {
   if (!failure.why.empty()) explained = {failure.code, text};
   if (!failure.reported && checks()) unseen(failure.code, text);
   return last_error = failure.code;
+}
+// Of a call that has no effect here.
+inline cudaError_t hint(const char* name) {
+  return guarded(name, [] {});
 }
 // The same with the machine's mutex held.
 template <class Function>

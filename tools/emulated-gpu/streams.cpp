@@ -43,6 +43,7 @@ std::optional<Point> put(cudaStream_t stream, const Make& make) {
   CUstream_st& found = valid(stream);
   if (!found.capture) return submit(&found, make());
   found.capture->tasks.push_back(make);
+  ++found.before[&found];
   return std::nullopt;
 }
 
@@ -157,11 +158,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     valid(event);
     CUstream_st& found = valid(stream);
     if (event->captured) {
-      const std::string why = "a capture of more than one stream is not emulated";
-      say(why);
-      for (const cudaStream_t one : Machine::get().streams)
-        if (one->capture && one->capture->thread == std::this_thread::get_id()) one->capture->invalid = true;
-      refuse(cudaErrorNotSupported, why);
+      const auto capture = event->capture.lock();
+      if (!capture) refuse(cudaErrorCapturedEvent, "the capture that this event is a part of has ended");
+      if (found.is_default) refuse(cudaErrorStreamCaptureImplicit, "the default stream cannot be captured");
+      if (found.capture && found.capture != capture) {
+        found.capture->invalid = capture->invalid = true;
+        refuse(cudaErrorStreamCaptureMerge, "this stream and the event are parts of two captures");
+      }
+      found.capture = capture;
+      for (const auto& [one, tasks] : event->before) found.before[one] = std::max(found.before[one], tasks);
     } else if (found.capture) {
       refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
     } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
@@ -207,7 +212,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (found.device != event->device)
       refuse(cudaErrorInvalidResourceHandle,
              fmt::format("the event is of device {}, the stream of device {}", event->device, found.device));
-    event->captured = found.capture.has_value();
+    event->captured = found.capture != nullptr;
+    event->capture = found.capture;
+    event->before = found.before;
     if (event->captured) return;
     auto record = std::make_shared<Record>();
     record->point = submit(&found, [record] { record->time = Clock::now(); });
@@ -234,14 +241,14 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   });
 }
 
-// Graphs: recorded tasks of a stream, to be launched again
+// Graphs: recorded tasks, to be launched again
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return locked(__func__, [&](Machine&) {
     CUstream_st* const found = &valid(stream);
     if (found->is_default) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
     if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
-    found->capture = Capture{std::this_thread::get_id(), {}, false};
+    found->capture = std::make_shared<Capture>(Capture{std::this_thread::get_id(), found});
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -251,15 +258,25 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (!found.capture) refuse(cudaErrorIllegalState, "this stream is not captured");
     if (found.capture->thread != std::this_thread::get_id())
       refuse(cudaErrorStreamCaptureWrongThread, "another thread began the capture");
-    const Capture ended = *std::exchange(found.capture, std::nullopt);
-    if (ended.invalid) refuse(cudaErrorStreamCaptureInvalidated, "a call of this capture was refused");
-    machine.graphs.insert(*graph = new CUgraph_st{ended.tasks});
+    if (found.capture->origin != &found) refuse(cudaErrorStreamCaptureUnmatched, "the capture began on another stream");
+    const std::shared_ptr<Capture> ended = found.capture;
+    Before joined = found.before;
+    bool all = true;
+    for (const cudaStream_t one : machine.streams) {
+      if (one->capture != ended) continue;
+      all = all && joined[one] >= one->before[one];
+      one->capture = nullptr;
+      one->before.clear();
+    }
+    if (ended->invalid) refuse(cudaErrorStreamCaptureInvalidated, "a call of this capture was refused");
+    if (!all)
+      refuse(cudaErrorStreamCaptureUnjoined, "the stream does not wait for an event behind the work of another one");
+    machine.graphs.insert(*graph = new CUgraph_st{ended->tasks});
   });
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  return locked(__func__, [&](Machine& machine) {
-    machine.executables.insert(*executable = new CUgraphExec_st{valid(graph).tasks});
-  });
+  return locked(__func__,
+                [&](Machine& machine) { machine.executables.insert(*executable = new CUgraphExec_st{valid(graph)}); });
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiate(executable, graph, flags);
@@ -276,9 +293,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     delete executable;
   });
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return guarded(__func__, [] {});
-}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return hint(__func__); }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
     CUstream_st& found = valid(stream);

@@ -19,10 +19,35 @@ namespace emulated_gpu {
 
 using multinode::Descriptor;
 
-const char* name_of(Op op) {
-  constexpr const char* names[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter", "ncclAllGather",
-                                   "ncclAlltoAll",  "ncclGather", "ncclScatter",   "ncclSend",          "ncclRecv"};
-  return names[static_cast<std::size_t>(op)];
+namespace {
+
+// How many blocks a buffer has: none, one, or one per rank; some only on the root.
+enum class Blocks { none, one, all, one_of_root, all_of_root };
+struct Form {
+  const char* name;
+  Blocks in, out;
+};
+using enum Blocks;
+constexpr Form forms[] = {
+    {"ncclAllReduce", one, one},      {"ncclReduce", one, one_of_root},  {"ncclBroadcast", one_of_root, one},
+    {"ncclReduceScatter", all, one},  {"ncclAllGather", one, all},       {"ncclAlltoAll", all, all},
+    {"ncclGather", one, all_of_root}, {"ncclScatter", all_of_root, one}, {"ncclSend", one, none},
+    {"ncclRecv", none, one}};
+const Form& form_of(Op op) { return forms[static_cast<std::size_t>(op)]; }
+
+std::size_t number_of(Blocks blocks, const CallMessage& post, int rank, int size) {
+  if (blocks == none || (blocks >= one_of_root && rank != post.peer)) return 0;
+  return blocks == all || blocks == all_of_root ? static_cast<std::size_t>(size) : 1;
+}
+
+}  // namespace
+
+const char* name_of(Op op) { return form_of(op).name; }
+std::size_t blocks_in(const CallMessage& post, int rank, int size) {
+  return number_of(form_of(post.op).in, post, rank, size);
+}
+std::size_t blocks_out(const CallMessage& post, int rank, int size) {
+  return number_of(form_of(post.op).out, post, rank, size);
 }
 
 std::string text_of(const CallMessage& post) {
@@ -31,40 +56,6 @@ std::string text_of(const CallMessage& post) {
   if (has_root(post.op)) more += fmt::format(", root {}", post.peer);
   if (!is_collective(post.op)) more += fmt::format(", {} rank {}", post.op == Op::send ? "to" : "from", post.peer);
   return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);
-}
-
-std::size_t blocks_in(const CallMessage& post, int rank, int size) {
-  const auto all = static_cast<std::size_t>(size);
-  switch (post.op) {
-    case Op::reduce_scatter:
-    case Op::all_to_all:
-      return all;
-    case Op::broadcast:
-      return rank == post.peer ? 1 : 0;
-    case Op::scatter:
-      return rank == post.peer ? all : 0;
-    case Op::recv:
-      return 0;
-    default:
-      return 1;
-  }
-}
-
-std::size_t blocks_out(const CallMessage& post, int rank, int size) {
-  const auto all = static_cast<std::size_t>(size);
-  switch (post.op) {
-    case Op::all_gather:
-    case Op::all_to_all:
-      return all;
-    case Op::reduce:
-      return rank == post.peer ? 1 : 0;
-    case Op::gather:
-      return rank == post.peer ? all : 0;
-    case Op::send:
-      return 0;
-    default:
-      return 1;
-  }
 }
 
 namespace {

@@ -37,8 +37,7 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
                      Stored stored) {
   const Context& c = *w.context;
   const u64 shared = reinterpret_cast<u64>(c.shared);
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{mask}) {
     if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter) {
       // Memory that was never written is still full of the byte it was filled with: at least 4 of them in a row.
       const u64 begin = bytes < 4 ? address[l] & ~u64{3} : address[l];
@@ -86,14 +85,13 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
 
 void Checker::meet(const Warp& w, u32 mask) {
   WarpClocks& c = lanes[w.number];
-  for (u32 rest = mask; rest; rest &= rest - 1) ++c.lane[std::countr_zero(rest)];
+  for (const int l : Lanes{mask}) ++c.lane[l];
   Clock all[warp_size] = {};
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{mask}) {
     c.seen[l][l] = c.lane[l];
     for (int k = 0; k < warp_size; ++k) all[k] = std::max(all[k], c.seen[l][k]);
   }
-  for (; mask; mask &= mask - 1) std::copy(all, all + warp_size, c.seen[std::countr_zero(mask)]);
+  for (const int l : Lanes{mask}) std::copy(all, all + warp_size, c.seen[l]);
 }
 
 void Checker::meet(const std::vector<unsigned>& waited, const std::vector<unsigned>& arrived) {

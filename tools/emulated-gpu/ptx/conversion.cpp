@@ -79,8 +79,7 @@ void float_to_integer(Warp& w, const Instruction& i, u32 mask) {
   const S* a = w.row<S>(i.s[0]);
   const auto rounding = static_cast<Rounding>(i.offset);
   constexpr F limit = F{2} * static_cast<F>(u64{1} << (8 * sizeof(D) - 2)) * (std::is_signed_v<D> ? F{1} : F{2});
-  for (; mask; mask &= mask - 1) {
-    const int l = std::countr_zero(mask);
+  for (const int l : Lanes{mask}) {
     F x = static_cast<F>(a[l]);
     if constexpr (std::is_same_v<F, float>)
       if (i.immediate & ftz_flag) x = flushed(x);

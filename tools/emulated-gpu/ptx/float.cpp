@@ -156,10 +156,7 @@ u32 compared(const Warp& w, const Instruction& i, u32 mask) {
     else return compare<r, T>(a[l], b[l]);
   };
   u32 value = 0;
-  if (mask == all_lanes)
-    for (int l = 0; l < warp_size; ++l) value |= one(l) << l;
-  else
-    for (u32 rest = mask; rest; rest &= rest - 1) value |= one(std::countr_zero(rest)) << std::countr_zero(rest);
+  for_lanes(mask, [&](int l) { value |= one(l) << l; });
   return value;
 }
 // immediate: 0, or how predicate s[2] is combined: 1 and, 2 or, 3 xor; 4: it is negated. offset: what set gives for
@@ -207,8 +204,7 @@ template <Relation r, class T, bool words>
 void set_pair(Warp& w, const Instruction& i, u32 mask) {
   const u32 *a = w.row<u32>(i.s[0]), *b = w.row<u32>(i.s[1]);
   u32 low = 0, high = 0;
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{mask}) {
     low |= u32{compare<r, float>(part<T>(a[l], 0), part<T>(b[l], 0))} << l;
     high |= u32{compare<r, float>(part<T>(a[l], 1), part<T>(b[l], 1))} << l;
   }

@@ -10,15 +10,7 @@ namespace emulated_gpu::ptx {
 
 template <class F, class D, class... S>
 [[gnu::always_inline]] inline void apply(u32 mask, D* d, const S*... s) {
-  if (mask == all_lanes) {
-#pragma GCC ivdep
-    for (int lane = 0; lane < warp_size; ++lane) d[lane] = static_cast<D>(F{}(s[lane]...));
-  } else {
-    for (; mask; mask &= mask - 1) {
-      const int lane = std::countr_zero(mask);
-      d[lane] = static_cast<D>(F{}(s[lane]...));
-    }
-  }
+  for_lanes(mask, [=](int l) { d[l] = static_cast<D>(F{}(s[l]...)); });
 }
 // d = F(s0, s1, ...) for each lane.
 template <class F, class D, class... S>

@@ -233,8 +233,7 @@ void with_carry(Warp& w, const Instruction& i, u32 mask) {
   constexpr bool product = sum == Sum::low || sum == Sum::high;
   U* const d = w.row<U>(i.d);
   const T *const a = w.row<T>(i.s[0]), *const b = w.row<T>(i.s[1]), *const c = product ? w.row<T>(i.s[2]) : nullptr;
-  for (; mask; mask &= mask - 1) {
-    const int l = std::countr_zero(mask);
+  for (const int l : Lanes{mask}) {
     const u32 bit = 1u << l;
     const bool had = w.carry & bit;
     const Twice x = static_cast<U>(!product          ? a[l]

@@ -164,6 +164,15 @@ struct Warp {
   }
 };
 
+// The lanes of a mask in their order: for (const int l : Lanes{mask})
+struct Lanes {
+  u32 rest;
+  Lanes begin() const { return *this; }
+  Lanes end() const { return {0}; }
+  int operator*() const { return std::countr_zero(rest); }
+  void operator++() { rest &= rest - 1; }
+  bool operator!=(const Lanes&) const { return rest != 0; }
+};
 // Calls f(lane) for the lanes of the mask.
 template <class F>
 [[gnu::always_inline]] inline void for_lanes(u32 mask, F f) {
@@ -171,7 +180,7 @@ template <class F>
 #pragma GCC ivdep
     for (int lane = 0; lane < warp_size; ++lane) f(lane);
   } else {
-    for (; mask; mask &= mask - 1) f(std::countr_zero(mask));
+    for (const int lane : Lanes{mask}) f(lane);
   }
 }
 

@@ -83,8 +83,7 @@ bool is_device_function(std::string_view name) { return name == "vprintf" || nam
 
 void device_function(Warp& w, const Instruction& i, u32 mask) {
   const Extra& call = *i.extra;
-  for (; mask; mask &= mask - 1) {
-    const int l = std::countr_zero(mask);
+  for (const int l : Lanes{mask}) {
     const auto argument = [&](std::size_t n) {
       u64 value = 0;
       std::memcpy(&value, reinterpret_cast<const u8*>(w.local[l] + call.arguments.at(n).offset),

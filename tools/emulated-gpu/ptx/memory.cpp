@@ -112,8 +112,7 @@ std::string hex(u64 value) {
     for_lanes(mask, [&](int l) {
       outside |= u64{address[l] < range.begin} | u64{address[l] + bytes > range.end} | (address[l] & (bytes - 1));
     });
-    for (u32 rest = outside ? mask : 0; rest; rest &= rest - 1) {
-      const int l = std::countr_zero(rest);
+    for (const int l : Lanes{outside ? mask : 0}) {
       const u64 a = address[l];
       if (i.mode == Mode::local) range = own_local(w, l);
       if (a < range.begin || a + bytes > range.end || a + bytes < a) {
@@ -168,8 +167,7 @@ struct Store {
       for_lanes(mask, [&](int l) { values[l][n] = static_cast<T>(w.row<R>(rows[n])[l]); });
     find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write,
                    {values, sizeof values[0]});
-    for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
-      const int l = std::countr_zero(mask);
+    for (const int l : Lanes{mask}) {  // in order: lanes may write to the same place
       for (std::size_t n = 0; n < rows.size(); ++n) store(address[l] + n * sizeof(T), values[l][n]);
     }
   }
@@ -226,8 +224,7 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
   T* const d = i.d ? w.row<T>(i.d) : nullptr;
   const T *b = w.row<T>(i.s[1]), *c = i.s[2] ? w.row<T>(i.s[2]) : b;
   const bool shared = i.mode != Mode::generic;  // of this block alone: no other thread runs
-  for (; mask; mask &= mask - 1) {
-    const int l = std::countr_zero(mask);
+  for (const int l : Lanes{mask}) {
     auto* const p = reinterpret_cast<Bits*>(address[l]);
     Bits old;
     const auto next = [&] { return std::bit_cast<Bits>(static_cast<T>(F{}(std::bit_cast<T>(old), b[l], c[l]))); };
@@ -302,8 +299,7 @@ void isspacep(Warp& w, const Instruction& i, u32 mask) {
   const u64* a = w.row<u64>(i.s[0]);
   const Context& c = *w.context;
   u32 value = 0;
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{mask}) {
     const bool shared = a[l] - address_of(c.shared) < c.shared_size, local = a[l] - address_of(c.local) < c.local_size;
     const auto space = static_cast<Space>(i.immediate);
     value |= u32{space == Space::shared ? shared : space == Space::local ? local : !shared && !local} << l;

@@ -29,9 +29,7 @@ struct Block {
   u32 alive = 0;
   int turns = 0;
   Barrier barrier[barriers];
-  struct Freed {
-    void operator()(u8* memory) const { std::free(memory); }
-  };
+  using Freed = decltype([](u8* memory) { std::free(memory); });
   std::unique_ptr<u8, Freed> shared, local;
 
   Block(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings, u64 workspace);
@@ -60,12 +58,10 @@ const Instruction& waits_at(const Warp& w, int lane) {
 // Lanes that wait in an instruction between lanes and may continue; false if there are none.
 bool resolve_sync(Warp& w) {
   const std::vector<Instruction>& code = w.context->kernel->code;
-  for (u32 rest = w.at_sync; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{w.at_sync}) {
     const bool any_place = code[w.pc[l]].run == no_effect;  // bar.warp.sync
     u32 waiting = 0;
-    for (u32 others = w.at_sync; others; others &= others - 1) {
-      const int k = std::countr_zero(others);
+    for (const int k : Lanes{w.at_sync}) {
       const bool here = w.pc[k] == w.pc[l] && w.frame_base[k] == w.frame_base[l];
       if (w.members[k] == w.members[l] && (here || (any_place && code[w.pc[k]].run == no_effect))) waiting |= 1u << k;
     }
@@ -74,7 +70,7 @@ bool resolve_sync(Warp& w) {
     w.at_sync &= ~waiting;
     if (any_place) {
       if (w.context->checker) w.context->checker->meet(w, waiting);
-      for (; waiting; waiting &= waiting - 1) ++w.pc[std::countr_zero(waiting)];
+      for (const int k : Lanes{waiting}) ++w.pc[k];
     }
     return true;
   }
@@ -151,8 +147,8 @@ u32 sync_lanes(Warp& w, const Instruction& i, u32 mask) {
     const u32 members = members_of ? members_of[first] : mask;
     u32 group = mask;
     if (members_of && i.s[3].frame)
-      for (u32 rest = mask; rest; rest &= rest - 1)
-        if (members_of[std::countr_zero(rest)] != members) group &= ~(1u << std::countr_zero(rest));
+      for (const int l : Lanes{mask})
+        if (members_of[l] != members) group &= ~(1u << l);
     mask &= ~group;
     if (!(members >> first & 1)) fail(Fault::trap, w, first, i, "the thread is not in its member mask");
     const u32 required = members & w.alive;
@@ -161,7 +157,7 @@ u32 sync_lanes(Warp& w, const Instruction& i, u32 mask) {
       if (w.context->checker) w.context->checker->meet(w, group);
     } else {
       missing |= group;
-      for (; group; group &= group - 1) w.members[std::countr_zero(group)] = members;
+      for (const int l : Lanes{group}) w.members[l] = members;
     }
   }
   return missing;
@@ -253,8 +249,7 @@ Ran run_warp(Warp& w) {
       switch (i.flow) {
         case Flow::branch_indexed: {
           const u32* index = w.row<u32>(i.s[0]);
-          for (; m; m &= m - 1) {
-            const int l = std::countr_zero(m);
+          for (const int l : Lanes{m}) {
             if (index[l] >= i.extra->targets.size()) fail(Fault::invalid_pc, w, l, i, "branch index out of range");
             w.pc[l] = i.extra->targets[index[l]];
           }
@@ -262,15 +257,14 @@ Ran run_warp(Warp& w) {
           break;
         }
         case Flow::ret:
-          for (; m; m &= m - 1) return_from(w, *kernel.functions[i.immediate].function, std::countr_zero(m));
+          for (const int l : Lanes{m}) return_from(w, *kernel.functions[i.immediate].function, l);
           break;
         case Flow::call:
         case Flow::call_indirect: {
           const Code& caller = kernel.functions[i.immediate];
           const u32 base = group.base + static_cast<u32>(caller.registers);
           std::size_t most = 0;
-          for (; m; m &= m - 1) {
-            const int l = std::countr_zero(m);
+          for (const int l : Lanes{m}) {
             int number = i.extra->function;
             if (i.flow == Flow::call_indirect) {
               const std::string* name = kernel.program->function_at(w.row<u64>(i.s[0])[l]);
@@ -405,8 +399,7 @@ void Block::recheck(u32 id) {
     u32 apart = 0;
     for (int l = 0; l < warp_size; ++l) apart |= u32{w->pc[l] != w->pc[lead]} << l;
     const bool all = apart & here || waits_at(*w, lead).immediate >= count_votes;
-    for (u32 rest = all ? here : 1u << lead; rest; rest &= rest - 1) {
-      const int l = std::countr_zero(rest);
+    for (const int l : Lanes{all ? here : 1u << lead}) {
       const Instruction& i = waits_at(*w, l);
       // All threads of a warp must reach the same bar.sync, and without a count all of the block.
       const Warp* with = w->pc[l] != w->pc[lead]                                     ? w.get()
@@ -426,7 +419,7 @@ void Block::recheck(u32 id) {
     if (!other) other = w.get(), other_lane = lead;
     w->at_barrier &= ~here;
   }
-  for (u32 rest = b.went_on; rest; rest &= rest - 1) arrived.push_back(static_cast<unsigned>(std::countr_zero(rest)));
+  for (const int number : Lanes{b.went_on}) arrived.push_back(static_cast<unsigned>(number));
   if (checker) checker->meet(waited, arrived);
   b = {};
 }
@@ -453,8 +446,7 @@ void Block::report_deadlock() const {
   const Warp* first = nullptr;
   int lane = 0;
   for (const auto& w : warps)
-    for (u32 rest = w->alive; rest; rest &= rest - 1) {
-      const int l = std::countr_zero(rest);
+    for (const int l : Lanes{w->alive}) {
       if (!first) {
         first = w.get(), lane = l;
         continue;

@@ -17,8 +17,7 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
   u32 value[warp_size], valid = 0;
   std::memcpy(value, w.row<u32>(i.s[0]), sizeof value);
   for_lanes(~mask, [&](int l) { std::memset(&value[l], fresh_byte, sizeof value[l]); });  // not those that it had
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
+  for (const int l : Lanes{mask}) {
     const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
     const int last = (l & segment) | (clamp & ~segment);
     const int from = i.immediate == 0   ? l - amount
@@ -61,7 +60,7 @@ void match_all(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
   const T *a = w.row<T>(i.s[0]), first = a[std::countr_zero(mask)];
   bool same = true;
-  for (u32 rest = mask; rest; rest &= rest - 1) same = same && a[std::countr_zero(rest)] == first;
+  for (const int l : Lanes{mask}) same = same && a[l] == first;
   for_lanes(mask, [&](int l) { d[l] = same ? mask : 0; });
   set_predicate(w, i.d2, mask, same ? all_lanes : 0);
 }
@@ -70,7 +69,7 @@ void reduce(Warp& w, const Instruction& i, u32 mask) {
   T* const d = w.row<T>(i.d);
   const T* a = w.row<T>(i.s[0]);
   T value = a[std::countr_zero(mask)];
-  for (u32 rest = mask & (mask - 1); rest; rest &= rest - 1) value = F{}(value, a[std::countr_zero(rest)]);
+  for (const int l : Lanes{mask & (mask - 1)}) value = F{}(value, a[l]);
   for_lanes(mask, [&](int l) { d[l] = value; });
 }
 Handler redux_handler(const Statement& s, Type type) {

@@ -131,16 +131,24 @@ TEST_F(HostCuda, EventsMeasureTime) {
   EXPECT_OK(cudaSetDevice(0));
 }
 
-TEST_F(HostCuda, AGraphRepeatsTheCapturedTasks) {
-  const cudaStream_t stream = new_stream();
+TEST_F(HostCuda, AGraphRepeatsTheCapturedTasksOfSeveralStreams) {
+  const cudaStream_t stream = new_stream(), other = new_stream();
+  const cudaEvent_t fork = new_event(), join = new_event();
   std::atomic<int> calls = 0;
   EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < 2; ++i)
+  EXPECT_OK(cudaEventRecord(fork, stream));
+  EXPECT_OK(cudaStreamWaitEvent(other, fork, 0));
+  for (const cudaStream_t one : {stream, other})
     EXPECT_OK(cudaLaunchHostFunc(
-        stream, [](void* c) { ++*static_cast<std::atomic<int>*>(c); }, &calls));
+        one, [](void* c) { ++*static_cast<std::atomic<int>*>(c); }, &calls));
+  EXPECT_OK(cudaEventRecord(join, other));
+  EXPECT_OK(cudaStreamWaitEvent(stream, join, 0));
   expect_refused(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported, "is being captured");
   cudaGraph_t graph{};
+  expect_refused(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched, "began on another stream");
   EXPECT_OK(cudaStreamEndCapture(stream, &graph));
+  EXPECT_OK(cudaStreamSynchronize(other)) << "it is not captured any more";
+  expect_refused(cudaStreamWaitEvent(other, fork, 0), cudaErrorCapturedEvent, "has ended");
   cudaGraphExec_t executable{};
   EXPECT_OK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
   EXPECT_OK(cudaGraphDestroy(graph));
@@ -164,9 +172,16 @@ TEST_F(HostCuda, ACaptureRefusesWhatAGraphCannotHold) {
   expect_refused(cudaStreamWaitEvent(stream, before, 0), cudaErrorStreamCaptureIsolation, "the event is outside");
   EXPECT_OK(cudaEventRecord(event, stream));
   expect_refused(cudaEventSynchronize(event), cudaErrorCapturedEvent, "recorded in a capture");
-  expect_refused(cudaStreamWaitEvent(other, event, 0), cudaErrorNotSupported, "more than one stream");
   cudaGraph_t graph{};
   expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated, "was refused");
+  EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_OK(cudaEventRecord(event, stream));
+  EXPECT_OK(cudaStreamWaitEvent(other, event, 0));
+  EXPECT_OK(cudaEventRecord(event, other));
+  EXPECT_OK(cudaLaunchHostFunc(
+      other, [](void*) {}, nullptr));
+  EXPECT_OK(cudaStreamWaitEvent(stream, event, 0));
+  expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined, "work of another one");
   EXPECT_OK(cudaEventRecord(event, stream)) << "outside of a capture it is an event like any other again";
   EXPECT_OK(cudaEventSynchronize(event));
 }

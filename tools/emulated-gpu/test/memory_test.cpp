@@ -144,6 +144,7 @@ TEST_F(Memory, PeersHaveCudasRules) {
   expect_refused(cudaDeviceEnablePeerAccess(0, 0), cudaErrorInvalidDevice, "not its own peer");
   EXPECT_OK(cudaDeviceEnablePeerAccess(1, 0));
   expect_refused(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled, "already has access");
+  EXPECT_OK(cudaDeviceDisablePeerAccess(1));
 }
 
 TEST_F(Memory, FreeInStreamOrderHappensWhenTheStreamComesToIt) {
