@@ -53,10 +53,7 @@ struct Handles {
   std::mutex mutex;
   std::set<Handle> live;
 };
-Handles& handles() {
-  static Handles& all = *new Handles;
-  return all;
-}
+Handles& handles() { return emulated_gpu::the<Handles>(); }
 cublasContext& valid(Handle handle) {
   const std::lock_guard lock(handles().mutex);
   if (!handles().live.count(handle)) refuse("the handle was destroyed or never created", CUBLAS_STATUS_NOT_INITIALIZED);
@@ -186,9 +183,9 @@ Status cublasSetStream(Handle handle, cudaStream_t stream) {
     cublasContext& blas = valid(handle);
     const cudaStream_t found = emulated_gpu::find_stream(stream, blas.device);
     require(found, "the stream was destroyed or never created");
-    require(emulated_gpu::device_of(found) == blas.device,
-            fmt::format("the stream is of device {}, the handle of device {}", emulated_gpu::device_of(found),
-                        blas.device));
+    const int device = emulated_gpu::device_of(found);
+    require(device == blas.device,
+            fmt::format("the stream is of device {}, the handle of device {}", device, blas.device));
     blas.stream = stream;
   });
 }

@@ -14,6 +14,13 @@ namespace emulated_gpu {
 
 using Task = std::function<void()>;
 
+// The only T of this process. Never destroyed: threads may still use it when the process ends.
+template <class T>
+T& the() {
+  static T& one = *new T;
+  return one;
+}
+
 // Enqueues the task that make() returns. make() is called at once, or, if the stream is being captured, at each launch
 // of the graph.
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make);

@@ -14,8 +14,7 @@ namespace {
 
 std::array<unsigned char, 16> uuid_of(int device) {
   std::array<unsigned char, 16> bytes{};
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char one : host_name()) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100000001b3;
+  const std::size_t hash = std::hash<std::string>{}(host_name());
   std::memcpy(bytes.data(), &hash, sizeof hash);
   bytes[15] = static_cast<unsigned char>(device);
   return bytes;
@@ -50,9 +49,9 @@ cudaDeviceProp properties_of(int device) {
   properties.l2CacheSize = 50 << 20;
   properties.memoryBusWidth = 5120;
   properties.asyncEngineCount = 3;
-  properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
-      1;
-  properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.hostRegisterSupported = 1;
+  properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = 1;
+  properties.managedMemory = properties.concurrentManagedAccess = properties.cooperativeLaunch =
+      properties.hostRegisterSupported = 1;
   properties.streamPrioritiesSupported = properties.memoryPoolsSupported = properties.computePreemptionSupported =
       properties.canUseHostPointerForRegisteredMem = 1;
   properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =

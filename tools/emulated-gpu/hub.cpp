@@ -384,10 +384,7 @@ void Hub::say_late(const Waiting& call, const Key& key) {
 struct Hubs {
   std::mutex mutex;
   std::set<std::shared_ptr<Hub>> all;
-  static Hubs& get() {
-    static Hubs& hubs = *new Hubs;
-    return hubs;
-  }
+  static Hubs& get() { return the<Hubs>(); }
 };
 
 void Hub::accept_all() {

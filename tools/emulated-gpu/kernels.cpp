@@ -37,10 +37,7 @@ struct Registry {
   std::mutex mutex;
   std::map<const void*, Registered*> kernels, variables;
 
-  static Registry& get() {
-    static Registry& registry = *new Registry;
-    return registry;
-  }
+  static Registry& get() { return the<Registry>(); }
 };
 
 // The binary's program on the device; refuses if there is none.

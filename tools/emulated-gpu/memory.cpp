@@ -128,10 +128,7 @@ class Arena {
   static constexpr std::size_t poison_bytes = std::size_t{8} << 20;
   std::uintptr_t next_ = 0;
 };
-Arena& arena() {
-  static Arena& the = *new Arena;
-  return the;
-}
+Arena& arena() { return emulated_gpu::the<Arena>(); }
 
 }  // namespace
 

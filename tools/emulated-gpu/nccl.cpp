@@ -35,10 +35,7 @@ struct Handles {
   std::mutex mutex;
   std::set<ncclComm_t> all;
 
-  static Handles& get() {
-    static Handles& handles = *new Handles;  // threads may still use it when the process ends
-    return handles;
-  }
+  static Handles& get() { return the<Handles>(); }
 };
 
 void require(bool right, ncclResult_t code, const std::string& why) {
@@ -186,12 +183,11 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     require(found, ncclInvalidArgument, "the stream was destroyed or never created");
     require(device_of(found) == member.device(), ncclInvalidUsage,
             fmt::format("the stream is of device {}, the communicator's is {}", device_of(found), member.device()));
-    const std::size_t block = call.post.bytes(count);
-    const std::string in_refusal =
-        refusal(in, block * blocks_in(call.post, member.rank(), member.size()), member.device());
+    const int rank = member.rank(), size = member.size();
+    const auto blocks = [&](std::size_t number) { return number * call.post.bytes(count); };
+    const std::string in_refusal = refusal(in, blocks(blocks_in(call.post, rank, size)), member.device());
     require(in_refusal.empty(), ncclInvalidArgument, "the send buffer: " + in_refusal);
-    const std::string out_refusal =
-        refusal(out, block * blocks_out(call.post, member.rank(), member.size()), member.device());
+    const std::string out_refusal = refusal(out, blocks(blocks_out(call.post, rank, size)), member.device());
     require(out_refusal.empty(), ncclInvalidArgument, "the receive buffer: " + out_refusal);
     ncclGroupStart();
     group.calls.push_back({owner, call, found});

@@ -62,10 +62,8 @@ void require_device(int device) {
 }
 
 bool checks() {
-  static const bool wanted = [] {
-    const char* text = std::getenv("EMULATED_GPU_CHECK");
-    return text && std::string_view(text) == "1";
-  }();
+  static const char* const text = std::getenv("EMULATED_GPU_CHECK");
+  static const bool wanted = text && std::string_view(text) == "1";
   return wanted;
 }
 
@@ -105,10 +103,7 @@ struct Faults {
   std::atomic<bool> reported{false};
   std::map<std::string, cudaError_t> unseen;
 };
-Faults& faults() {
-  static Faults& the = *new Faults;
-  return the;
-}
+Faults& faults() { return emulated_gpu::the<Faults>(); }
 }  // namespace
 void report(const std::string& line) {
   faults().reported = true;

@@ -172,11 +172,7 @@ struct Machine {
   std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
 
-  // Never destroyed: threads may still use it when the process exits.
-  static Machine& get() {
-    static Machine& machine = *new Machine;
-    return machine;
-  }
+  static Machine& get() { return the<Machine>(); }
 };
 // Of the calling thread.
 extern thread_local int current_device;

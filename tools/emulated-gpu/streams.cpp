@@ -70,11 +70,15 @@ std::shared_ptr<Record> record_of(cudaEvent_t event) {
 }
 
 // A program's function on a stream's thread. It must not use CUDA.
-template <class Function>
-void call_host(Function&& function) {
-  in_host_function = true;
-  function();
-  in_host_function = false;
+void put_host(cudaStream_t stream, bool given, const Task& function) {
+  if (!given) refuse(cudaErrorInvalidValue, "the function is null");
+  put(stream, [=] {
+    return [=] {
+      in_host_function = true;
+      function();
+      in_host_function = false;
+    };
+  });
 }
 
 bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
@@ -175,16 +179,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   });
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return guarded(__func__, [&] {
-    if (!function) refuse(cudaErrorInvalidValue, "the function is null");
-    put(stream, [=] { return [=] { call_host([=] { function(data); }); }; });
-  });
+  return guarded(__func__, [&] { put_host(stream, function, [=] { function(data); }); });
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
-  return guarded(__func__, [&] {
-    if (!function) refuse(cudaErrorInvalidValue, "the function is null");
-    put(stream, [=] { return [=] { call_host([=] { function(stream, cudaSuccess, data); }); }; });
-  });
+  return guarded(__func__, [&] { put_host(stream, function, [=] { function(stream, cudaSuccess, data); }); });
 }
 
 // Events
@@ -269,8 +267,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
       one->before.clear();
     }
     if (ended->invalid) refuse(cudaErrorStreamCaptureInvalidated, "a call of this capture was refused");
-    if (!all)
-      refuse(cudaErrorStreamCaptureUnjoined, "the stream does not wait for an event behind the work of another one");
+    if (!all) refuse(cudaErrorStreamCaptureUnjoined, "no event joins the last work of another stream");
     machine.graphs.insert(*graph = new CUgraph_st{ended->tasks});
   });
 }

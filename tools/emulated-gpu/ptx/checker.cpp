@@ -85,10 +85,9 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
 
 void Checker::meet(const Warp& w, u32 mask) {
   WarpClocks& c = lanes[w.number];
-  for (const int l : Lanes{mask}) ++c.lane[l];
   Clock all[warp_size] = {};
   for (const int l : Lanes{mask}) {
-    c.seen[l][l] = c.lane[l];
+    c.seen[l][l] = ++c.lane[l];
     for (int k = 0; k < warp_size; ++k) all[k] = std::max(all[k], c.seen[l][k]);
   }
   for (const int l : Lanes{mask}) std::copy(all, all + warp_size, c.seen[l]);

@@ -25,10 +25,17 @@ F integral(F v, Rounding rounding) {
   }
 }
 
+// Returns f(T{}, R{}) for the integer type T in a register R of so many bytes, nullptr if it does not fit.
 template <class F>
-Handler with_integer(Type type, F f) {
-  if (type == Type::u8) return f(u8{});
-  return type == Type::s8 ? f(s8{}) : of_integer(type, f);
+Handler with_integer(Type type, unsigned bytes, F f) {
+  const auto in_register = [&]<class T>(T) {
+    return with_bytes(bytes, [&]<class R>(R) -> Handler {
+      if constexpr (sizeof(R) < sizeof(T)) return nullptr;
+      else return f(T{}, R{});
+    });
+  };
+  if (type == Type::u8) return in_register(u8{});
+  return type == Type::s8 ? in_register(s8{}) : of_integer(type, in_register);
 }
 template <class F>
 Handler with_float(Type type, F f) {
@@ -54,22 +61,6 @@ struct Integers {
     return static_cast<D>(v);
   }
 };
-Handler integers_to_integers(Type to, Type from, unsigned to_bytes, unsigned from_bytes, bool sat) {
-  return with_integer(from, [&]<class S>(S) {
-    return with_bytes(from_bytes, [&]<class R>(R) -> Handler {
-      if constexpr (sizeof(R) < sizeof(S)) {
-        return nullptr;
-      } else {
-        return with_integer(to, [&]<class D>(D) {
-          return with_bytes(to_bytes, [&]<class Q>(Q) -> Handler {
-            if constexpr (sizeof(Q) < sizeof(D)) return nullptr;
-            else return sat ? each<Integers<S, D, true>, Q, R> : each<Integers<S, D, false>, Q, R>;
-          });
-        });
-      }
-    });
-  });
-}
 
 // GPUs saturate, and give 0 for a NaN, or the top bit for a NaN as 64 bits or of f64.
 template <class S, class D, class Q>
@@ -149,22 +140,19 @@ Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_b
   i.offset = static_cast<s64>(rounding_of(s));
   if (from == Type::f32 && to == Type::f16x2) return pair_of_singles<half>;
   if (from == Type::f32 && to == Type::bf16x2) return pair_of_singles<bfloat>;
-  if (!is_float(to) && !is_float(from)) return integers_to_integers(to, from, to_bytes, from_bytes, s.is("sat"));
-  if (!is_float(to))
-    return with_float(from, [&]<class S>(S) {
-      return with_integer(to, [&]<class D>(D) {
-        return with_bytes(to_bytes, [&]<class Q>(Q) -> Handler {
-          if constexpr (sizeof(Q) < sizeof(D)) return nullptr;
-          else return float_to_integer<S, D, Q>;
-        });
+  if (!is_float(to) && !is_float(from))
+    return with_integer(from, from_bytes, [&]<class S, class R>(S, R) {
+      return with_integer(to, to_bytes, [&]<class D, class Q>(D, Q) -> Handler {
+        return s.is("sat") ? each<Integers<S, D, true>, Q, R> : each<Integers<S, D, false>, Q, R>;
       });
     });
+  if (!is_float(to))
+    return with_float(from, [&]<class S>(S) {
+      return with_integer(to, to_bytes, []<class D, class Q>(D, Q) -> Handler { return float_to_integer<S, D, Q>; });
+    });
   if (!is_float(from))
-    return with_integer(from, [&]<class S>(S) {
-      return with_bytes(from_bytes, [&]<class R>(R) -> Handler {
-        if constexpr (sizeof(R) < sizeof(S)) return nullptr;
-        else return with_float(to, [&]<class D>(D) { return with_rounding<integer_to_float<S, R, D>>(s); });
-      });
+    return with_integer(from, from_bytes, [&]<class S, class R>(S, R) {
+      return with_float(to, [&]<class D>(D) { return with_rounding<integer_to_float<S, R, D>>(s); });
     });
   const bool integral = s.is("rni") || s.is("rzi") || s.is("rmi") || s.is("rpi");
   return with_float(from, [&]<class S>(S) {

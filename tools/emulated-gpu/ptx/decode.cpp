@@ -48,7 +48,7 @@ constexpr Known known[] = {
     {" griddepcontrol ", {" launch_dependents wait "}}};
 bool knows(const Statement& s) {
   const auto* const found =
-      std::ranges::find_if(known, [&](const auto& group) { return has(group.instructions, s.op[0]); });
+      std::ranges::find_if(known, [&](const auto& one) { return has(one.instructions, s.op[0]); });
   if (found == std::end(known)) return false;
   return std::all_of(s.op.begin() + 1, s.op.end(), [&](std::string_view modifier) {
     const bool of_caches = modifier.starts_with("L1::") || modifier.starts_with("L2::");
@@ -328,8 +328,7 @@ void Decoder::barrier_statement(const Statement& s) {
   const Row id = in(s, o.at(n++), Type::u32);
   Row count, source;
   bool negated = false;
-  if (red && o.size() > n + 1) count = in(s, o[n++], Type::u32);
-  if (!red && o.size() > n) count = in(s, o[n], Type::u32);
+  if (o.size() > n + (red ? 1 : 0)) count = in(s, o[n++], Type::u32);
   if (red) {
     source = predicate_in(o.at(n));
     negated = o[n].negated;
@@ -425,18 +424,14 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     const Row a = predicate_in(o.at(1)), b = op == "not" ? a : predicate_in(o.at(2));
     Instruction& i = put(s, {a, b});
     i.immediate = (o[1].negated ? 1u : 0u) | (op != "not" && o[2].negated ? 2u : 0u);
-    const auto join = [&]<class F>(F) {
-      set(i, [](Warp& w, const Instruction& instruction, u32 mask) {
-        set_predicate(w, instruction.d, mask,
-                      F{}(predicate(w, instruction.s[0], instruction.immediate & 1),
-                          predicate(w, instruction.s[1], instruction.immediate & 2)));
-      });
+    // The results for the four pairs of bits, as lop3 has them
+    i.offset = op == "and" ? 8 : op == "or" ? 14 : op == "xor" ? 6 : op == "not" ? 3 : 0;
+    if (!i.offset) unsupported();
+    i.run = [](Warp& w, const Instruction& one, u32 mask) {
+      const u32 x = predicate(w, one.s[0], one.immediate & 1), y = predicate(w, one.s[1], one.immediate & 2);
+      const auto part = [&](s64 bit, u32 pairs) { return one.offset & bit ? pairs : 0; };
+      set_predicate(w, one.d, mask, part(1, ~x & ~y) | part(2, ~x & y) | part(4, x & ~y) | part(8, x & y));
     };
-    if (op == "and") join([](u32 x, u32 y) { return x & y; });
-    else if (op == "or") join([](u32 x, u32 y) { return x | y; });
-    else if (op == "xor") join([](u32 x, u32 y) { return x ^ y; });
-    else if (op == "not") join([](u32 x, u32) { return ~x; });
-    else unsupported();
     return;
   }
   const std::size_t count = has(" not neg abs popc clz brev bfind sqrt rcp rsqrt sin cos lg2 ex2 tanh ", op) ? 1

@@ -45,24 +45,23 @@ constexpr std::uint64_t compressed_by_lz4 = 0x2000, compressed_by_zstd = 0x8000;
 std::string text_of(const Entry& entry, const char* payload, std::string& why) {
   std::string text(entry.size, '\0');
   bool good = true;
+  [[maybe_unused]] const auto without = [&](const std::string& library) {
+    why = "its PTX is compressed, and emulated-gpu was built without " + library + " (" + library +
+          "-dev): compile it with nvcc --compress-mode=none";
+    return "";
+  };
   if (entry.flags & compressed_by_zstd) {
 #ifdef EMULATED_GPU_ZSTD
     good = ZSTD_decompress(text.data(), text.size(), payload, entry.compressed_size) == text.size();
 #else
-    why =
-        "its PTX is compressed with zstd, and emulated-gpu was built without libzstd (libzstd-dev): compile it with "
-        "nvcc --compress-mode=none";
-    return "";
+    return without("libzstd");
 #endif
   } else if (entry.flags & compressed_by_lz4) {
 #ifdef EMULATED_GPU_LZ4
     good = LZ4_decompress_safe(payload, text.data(), static_cast<int>(entry.compressed_size),
                                static_cast<int>(text.size())) == static_cast<int>(text.size());
 #else
-    why =
-        "its PTX is compressed with LZ4, and emulated-gpu was built without liblz4 (liblz4-dev): compile it with "
-        "nvcc --compress-mode=none";
-    return "";
+    return without("liblz4");
 #endif
   } else {
     text.assign(payload, entry.payload_size);

@@ -138,14 +138,10 @@ bool compare(T a, T b) {
   if constexpr (r == Relation::le) return a <= b;
   if constexpr (r == Relation::gt) return a > b;
   if constexpr (r == Relation::ge) return a >= b;
-  if constexpr (r == Relation::equ) return a == b || unordered;
-  if constexpr (r == Relation::neu) return a != b;
-  if constexpr (r == Relation::ltu) return !(a >= b);
-  if constexpr (r == Relation::leu) return !(a > b);
-  if constexpr (r == Relation::gtu) return !(a <= b);
-  if constexpr (r == Relation::geu) return !(a < b);
   if constexpr (r == Relation::num) return !unordered;
   if constexpr (r == Relation::nan) return unordered;
+  if constexpr (r >= Relation::equ && r <= Relation::geu)
+    return unordered || compare<static_cast<Relation>(static_cast<int>(r) - 6), T>(a, b);
 }
 template <Relation r, class T, bool ftz>
 u32 compared(const Warp& w, const Instruction& i, u32 mask) {

@@ -105,9 +105,9 @@ struct FindBit {
     return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
   }
 };
-template <bool shift_amount>
-Handler find_bit(Type type) {
-  return of_word(type, []<class T>(T) -> Handler { return each<FindBit<shift_amount>, u32, T>; });
+template <class F>
+Handler count(Type type, F) {  // u32 of a word
+  return of_word(type, []<class T>(T) -> Handler { return each<F, u32, T>; });
 }
 struct AddDifference {  // sad
   template <class T>
@@ -291,14 +291,10 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   if (op == "shf") return funnel(s);
   if (op == "lop3") return lop3;
   if (op == "prmt") return three<Permute>;
-  if (op == "popc")
-    return size_of(type) == 8 ? each<decltype([](auto a) { return std::popcount(a); }), u32, u64>
-                              : each<decltype([](auto a) { return std::popcount(a); }), u32, u32>;
-  if (op == "clz")
-    return size_of(type) == 8 ? each<decltype([](auto a) { return std::countl_zero(a); }), u32, u64>
-                              : each<decltype([](auto a) { return std::countl_zero(a); }), u32, u32>;
+  if (op == "popc") return count(type, [](auto a) { return std::popcount(Unsigned<decltype(a)>(a)); });
+  if (op == "clz") return count(type, [](auto a) { return std::countl_zero(Unsigned<decltype(a)>(a)); });
   if (op == "bmsk") return s.is("clamp") ? each<BitMask<true>, u32, u32, u32> : each<BitMask<false>, u32, u32, u32>;
-  if (op == "bfind") return s.is("shiftamt") ? find_bit<true>(type) : find_bit<false>(type);
+  if (op == "bfind") return s.is("shiftamt") ? count(type, FindBit<true>{}) : count(type, FindBit<false>{});
   if (op == "sad") return integers<3>(type, AddDifference{});
   if (op == "dp4a") return dot<u8, s8, 4, 0>(s);
   if (op == "dp2a") return s.is("hi") ? dot<u16, s16, 2, 2>(s) : dot<u16, s16, 2, 0>(s);

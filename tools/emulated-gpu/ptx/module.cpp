@@ -78,8 +78,10 @@ class Lexer {
   void skip_statement() {
     while (!done() && !accept(";")) next();
   }
-  // From "{" to behind the matching "}".
-  void skip_braces() {
+  // Goes to the next "{". Returns the text up to what follows the matching "}".
+  std::string_view skip_braces() {
+    while (!done() && peek() != "{") next();
+    const std::size_t begin = start_;
     std::size_t at = start_;
     for (int depth = 0; at < text_.size(); ++at) {
       if (text_[at] == '"') at = std::min(text_.find('"', at + 1), text_.size());
@@ -87,6 +89,7 @@ class Lexer {
       else if (text_[at] == '}' && --depth == 0) break;
     }
     skip_to(std::min(at + 1, text_.size()));
+    return text_.substr(begin, start_ - begin);
   }
 
  private:
@@ -307,10 +310,8 @@ Module::Module(std::string all) : text_(std::move(all)) {
     } else if (token == ".loc" || token == ".version" || token == ".target" || token == ".address_size") {
       in.skip_line();
     } else if (token == ".section") {
-      const std::size_t begin = in.peek() == ".debug_str" ? in.position() : text.size();
-      while (!in.done() && in.peek() != "{") in.take();
-      in.skip_braces();
-      if (begin < text.size()) names_ = text.substr(begin, (in.done() ? text.size() : in.position()) - begin);
+      const bool of_names = in.peek() == ".debug_str";
+      if (const std::string_view contents = in.skip_braces(); of_names) names_ = contents;
     } else if (token == ".extern") {
       external = true;
     } else if (token == ".pragma") {
@@ -342,11 +343,7 @@ Module::Module(std::string all) : text_(std::move(all)) {
         function.max_threads = static_cast<unsigned>(number(in).bits);
         while (in.accept(",")) function.max_threads *= static_cast<unsigned>(number(in).bits);
       }
-      if (!in.accept(";")) {
-        const std::size_t begin = in.position();
-        in.skip_braces();
-        function.body = text.substr(begin, (in.done() ? text.size() : in.position()) - begin);
-      }
+      if (!in.accept(";")) function.body = in.skip_braces();
       Function& known = functions_[function.name];
       if (known.body.empty()) known = std::move(function);
       external = false;

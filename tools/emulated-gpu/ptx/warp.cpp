@@ -91,9 +91,7 @@ void active_mask(Warp& w, const Instruction& i, u32 mask) {
 
 // Special registers
 u64 nanoseconds() {
-  return static_cast<u64>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
+  return static_cast<u64>(std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
 struct SpecialRegister {
   std::string_view name;  // of one in three dimensions: without ".x"

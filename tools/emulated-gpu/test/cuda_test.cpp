@@ -181,7 +181,7 @@ TEST_F(HostCuda, ACaptureRefusesWhatAGraphCannotHold) {
   EXPECT_OK(cudaLaunchHostFunc(
       other, [](void*) {}, nullptr));
   EXPECT_OK(cudaStreamWaitEvent(stream, event, 0));
-  expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined, "work of another one");
+  expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined, "work of another stream");
   EXPECT_OK(cudaEventRecord(event, stream)) << "outside of a capture it is an event like any other again";
   EXPECT_OK(cudaEventSynchronize(event));
 }

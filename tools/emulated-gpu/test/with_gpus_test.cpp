@@ -6,6 +6,7 @@
 #include <test/support/temporary_folder.hpp>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <fstream>
 #include <string>
@@ -153,5 +154,21 @@ int main() {
     EXPECT_EQ(run({with_gpus, "4", program}, {{"CUDA_VISIBLE_DEVICES", visible}}).out, seen) << visible;
   EXPECT_SAYS(run({with_gpus, "4", program}, {{"CUDA_VISIBLE_DEVICES", "GPU-1a2b"}}).err, "selected by number only");
 }
+
+#if CUDART_VERSION == 13000 && NCCL_MAJOR == 2 && NCCL_MINOR == 28  // other versions have other functions
+TEST_F(WithGpus, TheListOfWhatIsNotEmulatedIsThatOfTheLibraries) {
+  const std::string script = R"(set -f
+    list=$(grep -o '`[^`]*`' "$1" | tr -d '`')
+    matched() { for pattern in $list; do [[ $1 != $pattern ]] || echo "$1 $pattern"; done; }
+    exported() { nm -D --defined-only "$0/lib"{cudart.so.13,nccl.so.2} | sed -n "s/.* $1 \(\(cuda\|nccl\)[^@]*\).*/\1/p"; }
+    for name in $(exported W); do [[ $(matched "$name") ]] || echo "not in the list: $name"; done
+    for name in $(exported T); do matched "$name" | sed 's/^/in the list, but emulated: /'; done
+    for pattern in $list; do
+      for name in $(exported W); do [[ $name != $pattern ]] || continue 2; done
+      echo "of no function: $pattern"
+    done)";
+  EXPECT_EQ(run({"bash", "-c", script, EMULATED_GPU, NOT_EMULATED}).all(), "");
+}
+#endif
 
 }  // namespace with_gpus_test
