@@ -453,7 +453,13 @@ class Watch {
       const bool outside = state.waits.empty() && !state.polled;
       if (!silent) {  // a silent look stops no process for its stack, and starts no addr2line
         if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
-        for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
+        std::map<std::uint64_t, std::string> known;
+        const auto find = [&](auto& one) {
+          if (known.try_emplace(one.site).second) known[one.site] = place_of(state.pid, one.site);
+          one.place = known[one.site];
+        };
+        std::ranges::for_each(state.waits, find);
+        std::ranges::for_each(state.communicators, find);
       }
       state.stack = stack_line(stacks);
     }

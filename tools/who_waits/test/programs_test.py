@@ -49,9 +49,13 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("2 exit; * barrier", "ended", "rank 2 is gone: exit status 0"),
     ("* 2*duplicate; 0 barrier 2; !0 barrier 1; 0 barrier 1; !0 barrier 2", "deadlock", "rank 0 has made 0 calls in the communicator of ranks 0-3"),
     ("* split; !2 barrier 1; 2 barrier; * barrier", "deadlock", "call 1 of the communicator of ranks 0, 2"),
-    ("0 receive any any; !0 barrier", "deadlock", "no rank sends to 0"),
+    ("!0 3*send 0 7; 0 10*receive any 7; * barrier", "deadlock",
+     "(?s)0 waits for one of 1-3, .*no rank sends to 0, which has received 3 from each of ranks 1-3: ranks 1-3 are in MPI_Barrier"),
+    ("2 send 0 7; 0 receive any 7; 0 send 1 9; 1 receive 0 9; 1 send 0 7; 0 receive 2 7; * barrier", "deadlock",
+     "rank 2 does not send to 0, which took 1 of its 1 messages by receives from any rank, and has not received one of rank 1: "),
     ("* ireceive right 5; * wait", "deadlock", "rank 1 is in MPI_Wait for MPI_Irecv from rank 2, tag 5"),
-    ("* ireceive left 5; 1 isend right 6; !1 isend right 5; * wait_all; * barrier", "deadlock", "rank 1 does not send to 2"),
+    ("* ireceive left 5; 1 isend right 6; !1 isend right 5; * wait_all; * barrier", "deadlock",
+     "rank 1 does not send to 2: .*; it has sent one with tag 6, and 2 wants tag 5"),
     ("3 receive 0 1; !3 ibarrier; !3 wait", "deadlock", "rank 3 is not in MPI_Ibarrier"),
     ("* persistent_ring 10 6", "deadlock", "rank 2 does not send to 3"),
     ("0 probe 3 9; * barrier", "deadlock", "rank 3 does not send to 0"),
@@ -67,7 +71,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("!2 group; * barrier", "deadlock", "rank 2 is not in MPI_Comm_create_group: rank 2 is in MPI_Barrier"),
     ("* join_halves 1 42 42", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* remote leader rank 1"),
     ("* join_halves 0 42 43", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* tag 43"),
-    ("* join_halves 0 42 42; !3 barrier 1", "deadlock", "rank 3 is not in MPI_Barrier: .*\n.* between ranks 0-1 and ranks 2-3"),
+    ("* join_halves 0 42 42; !3 barrier 1", "deadlock", "rank 3 is not in MPI_Barrier, call 1 of .* between ranks 0-1 and ranks 2-3"),
     ("0 many_tags 1 3000; 1 many_tags 0 3000; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock", "(?s)0 waits for 1.*more pairs of peer and tag"),
     ("* idup; 0 receive 1 7 1 1; 1 receive 0 7 1 1; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
     ("0 ireceive 1 5; 0 cancel; 0 receive 1 6; 1 receive 0 6; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
@@ -79,14 +83,18 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("0 ireceive 1 7; 1 ireceive 0 7; 0 test 500; 1 test 500; * barrier", "polling", NO_SEND),
     ("0 two_threads; !0 receive 0 7", "threads", "two threads of rank 0 are in collectives of one communicator"),
     ("* reduce_for_ever", "started", "(?s)everything that ranks 0-3 wait for has been started.*reduce_for_ever > MPI_Allreduce"),
-    ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file of ranks 0-3"),
-    ("* make_window; !2 fence; 2 free_window", "mismatch", "rank 2: MPI_Win_free, call 1 of the window of ranks 0-3"),
-    ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect"),
-    ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window of ranks 0-3"),
+    ("* open_file; !3 write_file; * close_file", "mismatch", "rank 3: MPI_File_close, call 1 of the file .*of ranks 0-3"),
+    ("* make_window; !2 fence; 2 free_window", "mismatch", "rank 2: MPI_Win_free, call 1 of the window .*of ranks 0-3"),
+    ("* 2*make_window; 1 free_window 0; !1 free_window 1; * barrier", "deadlock",
+     "rank 1 is not in MPI_Win_free, call 1 of the window .*, number 2: rank 1 is in MPI_Win_free, call 1 of the window .*, number 1"),
+    ("* make_window; 0 expose 2; 1 access 0; * barrier", "deadlock", "rank 2 has not called MPI_Win_start for rank 0, but rank 1 has"),
+    ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect in the communicator with the spawned 'waiting_programs'"),
+    ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window .*of ranks 0-3"),
     # Right programs
     ("0 late_thread 1 7 4; 1 late_thread 0 7 4; 0 receive 1 7; 1 receive 0 7; * barrier", "", "another of its threads .* may still make a call"),
     ("0 send_in_finalize 4; 1 receive 0 9", "", "rank 0 .* in MPI_Finalize .* a function of the program may run there"),
     ("* sloppy_broadcast; * spawn 4; 0 receive 0 1 1 1; * barrier; * disconnect", "", "what rank 0 waits for is not recorded: it is in MPI_Recv|rank 0 .* is in MPI_Recv"),
+    ("* make_window; 0 expose 1; 1 access 0 4; 0 send 2 7; 2 receive 0 7; * free_window", "", "rank 1 has not called MPI_Win_complete for rank 0: rank 0 waits"),
     ("* sloppy_broadcast; 0 sleep 4; * barrier", "", "rank 0 is not in MPI_Barrier: ranks 1-3 wait for it"),
     ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
     ("* sloppy_broadcast; 0 nap 700; * barrier; * nap 300", "", "^$|rank 0 is not in MPI_Barrier"),  # nothing after its end
@@ -95,6 +103,8 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
 # A gdb that fails: nothing is said of what the rank does that is in no recorded call.
 OWN += [("1 sleep 4; * barrier", 4, "no gdb", "", r"rank 1 .* in no recorded call, and without its stack"),
         ("* open_file; 0 close_file; * barrier; !0 close_file", 4, "no gdb", "deadlock", "rank 0 is in MPI_File_close, call 1 of the file")]
+if shutil.which("mpif90"):
+    OWN.append(("fortran.f90", 2, "", "deadlock", "MPI_Win_free, call 1 of the window made at fortran.f90:8 of ranks 0-1 at fortran.f90:9"))
 # Right programs, in which a rank L is late: what it does, and how the others wait for it. In every tenth, all are late.
 WORK = ["compute 4", "sleep 4", "read_pipe 4", "compute_in_a_thread 4", "be_stopped 4", "400*nap 10", "run_sleep 4"]
 MEETINGS = [
@@ -202,6 +212,9 @@ def command_of(name, options, folder, compiler):
         if subprocess.run([python, "-c", "import mpi4py"], capture_output=True, check=False).returncode:
             raise FileNotFoundError(f"{python} has no mpi4py")
         return [python, "-c", f"from mpi4py import MPI; w = MPI.COMM_WORLD\n{text}"]
+    if name.endswith(".f90"):
+        subprocess.run(["mpif90", "-g", HERE / name, "-o", folder / "fortran"], check=True)
+        return [folder / "fortran"]
     if " " in name and options.how == "own-mpich":
         if not (folder / "own").exists():
             subprocess.run(["mpicxx.mpich", "-std=c++20", "-O1", HERE / "waiting_programs.cpp", "-o", folder / "own"], check=True)
@@ -223,8 +236,8 @@ def command_of(name, options, folder, compiler):
 def explain(row, command, library, launch, options, folder):
     """What is wrong with the explanation, or ""."""
     _, ranks, mistake, cause, says = row
-    lines, statuses = folder / "lines.json", folder / "statuses"
-    for file in (lines, statuses, folder / "id"):
+    lines, statuses = folder / "lines.json", folder / f"statuses{time.monotonic_ns()}"  # a row that was ended may still write its own
+    for file in (lines, folder / "id"):
         file.unlink(missing_ok=True)
     if options.how in ("nccl", "mnrun", "torchrun", "srun-nccl"):
         launch = [options.build / "emulated-gpu/with-gpus", str(ranks), *launch]
@@ -244,7 +257,7 @@ def explain(row, command, library, launch, options, folder):
 
     def explanations():
         found = [json.loads(line) for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n")] if lines.exists() else []
-        return found, "\n".join("\n".join(one["lines"] + one["stacks"]) for one in found)
+        return found, "\n".join("\n".join(one["groups"] + one["lines"] + one["stacks"]) for one in found)
 
     with open(folder / "out", "w+", encoding="utf-8") as out, open(folder / "err", "w+", encoding="utf-8") as err, \
             subprocess.Popen(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "tools/who_waits/who_waits", "--end", "--after",
@@ -255,7 +268,7 @@ def explain(row, command, library, launch, options, folder):
             time.sleep(0.2)
             found, text = explanations()
             hangs = cause not in ("", "late") and re.search(says, text) and any(one["cause"] == cause for one in found) and not any(
-                one["certain"] or "gone" in text for one in found)
+                one["certain"] or "gone" in str(one["lines"]) for one in found)
         if hangs:
             process.terminate()
         process.wait()

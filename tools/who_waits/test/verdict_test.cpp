@@ -153,6 +153,10 @@ TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
   for (RankState& one : ranks) one.communicators.at(one.communicators.size() - 2).name = "io";
   EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator 'io' of ranks 0-1");
   EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator of ranks 0-1, for");
+  for (RankState& one : ranks) one.communicators.back().sort = Sort::window, one.communicators.back().place = "a.cpp:7";
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the window made at a.cpp:7 of ranks 0-1, for");
+  EXPECT_SAYS(explain(ranks).lines.at(2),
+              "0 is not in MPI_Barrier, call 1 of the window made at a.cpp:7 of ranks 0-1: ");
 }
 
 TEST(WhoWaits, RanksOfNcclAreTranslated) {

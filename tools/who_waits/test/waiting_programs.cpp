@@ -149,7 +149,12 @@ void match_only() {
   MPI_Message message;
   MPI_Mprobe(peer(), tag(), MPI_COMM_WORLD, &message, none());
 }
-MPI_Win window;
+std::vector<MPI_Win> windows;
+MPI_Group group_of(int one) {
+  MPI_Group all, chosen;
+  MPI_Comm_group(MPI_COMM_WORLD, &all), MPI_Group_incl(all, 1, &one, &chosen);
+  return chosen;
+}
 MPI_File file;
 void open_file() {
   int name = getpid();  // of rank 0: each rank's parent is another who_waits
@@ -258,11 +263,18 @@ const std::map<std::string, std::function<void()>> operations = {
        std::thread other([] { MPI_Barrier(MPI_COMM_WORLD); });
        all_reduce(1), other.join();
      }},
-    {"make_window", [] { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &window); }},
-    {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, window); }},
-    {"put", [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, window), MPI_Win_flush(peer(), window); }},
-    {"fence", [] { MPI_Win_fence(0, window); }},
-    {"free_window", [] { MPI_Win_free(&window); }},
+    {"make_window", [] { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &windows.emplace_back()); }},
+    {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, windows[0]); }},
+    {"put",
+     [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, windows[0]), MPI_Win_flush(peer(), windows[0]); }},
+    {"fence", [] { MPI_Win_fence(0, windows[0]); }},
+    {"expose", [] { MPI_Win_post(group_of(peer()), 0, windows[0]), MPI_Win_wait(windows[0]); }},
+    {"access",  // seconds later
+     [] {
+       MPI_Win_start(group_of(peer()), 0, windows[0]), sleep(static_cast<unsigned>(argument(1)));
+       MPI_Win_complete(windows[0]);
+     }},
+    {"free_window", [] { MPI_Win_free(&windows.at(static_cast<std::size_t>(argument(0)))); }},
     {"open_file", open_file},
     {"write_file", [] { MPI_File_write_all(file, out.data(), 16, MPI_INT, none()); }},
     {"close_file", [] { MPI_File_close(&file); }},
