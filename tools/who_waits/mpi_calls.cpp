@@ -168,7 +168,8 @@ void received(const Call& call, const MPI_Status& status) {
   if (peer == any) return void(record()->unknown_calls = true);
   const std::int32_t tag = call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag();
   const std::uint64_t number = count_received(call.communicator, peer, tag, call.from() == any);
-  meet({.number = number, .bytes = call.bytes, .peer = peer, .tag = tag, .gives = true, .waits = true});
+  meet({.number = number, .bytes = call.bytes, .peer = peer, .tag = tag, .gives = true, .waits = true},
+       call.communicator);
 }
 
 std::array<std::atomic<bool>, std::tuple_size_v<decltype(Record::requests)>> cancelled;
@@ -182,7 +183,8 @@ void end(int number, const MPI_Status& status) {
     return;
   }
   if (role_of(call.kind) == Role::receive) received(call, status);
-  if (role_of(call.kind) == Role::collective) meet({.number = call.meeting, .waits = call.waits != 0});
+  if (role_of(call.kind) == Role::collective)
+    meet({.number = call.meeting, .waits = call.waits != 0}, call.communicator);
 }
 
 // What each MPI_Start starts.
@@ -763,7 +765,8 @@ int MPI_Startall(int count, MPI_Request requests[]) {
           .peer = calls[i].peer,
           .tag = calls[i].tag,
           .gives = true,
-          .sends = true});
+          .sends = true},
+         calls[i].communicator);
   return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {

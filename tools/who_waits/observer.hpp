@@ -96,6 +96,9 @@ class Observer {
       for (const Call& one : calls) {
         const Role role = role_of(one.kind);
         open.bytes = one.bytes;
+        for (const CommunicatorRecord& known : record_->communicators)
+          if (known.id == one.communicator && one.communicator)
+            open.communicator = static_cast<std::uint8_t>(known.made);
         open.peer = one.peer, open.tag = one.tag, open.sends = role == Role::send || role == Role::both;
         out.open.push_back(open);
         open.peer = one.receive_peer, open.tag = one.receive_tag, open.sends = false;

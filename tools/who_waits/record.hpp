@@ -176,6 +176,7 @@ struct Meeting {
   bool gives = false, waits = false, sends = false;  // others wait for this rank; it waits for them; it sends a message
   // level_of() the time in the call, or, if others wait for this rank, since it last met them: they wait no longer.
   std::uint8_t level = 0;
+  std::uint8_t communicator = 0;  // CommunicatorRecord::made; 0: none, or it was made later than fits
 };
 constexpr std::uint8_t level_of(std::int64_t ns) {
   return static_cast<std::uint8_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(0, ns))));

@@ -347,6 +347,12 @@ Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) 
   return found || !bytes ? found : place_of(times, kind, 0, site);
 }
 
+std::uint8_t made_as(std::uint64_t communicator) {
+  const Communicator* const found = with_id(communicator);
+  const std::uint32_t made = found && found->shared ? found->shared->made.load() : 0;
+  return static_cast<std::uint8_t>(made < 256 ? made : 0);
+}
+
 void keep(Times& times, const Meeting& meeting) {
   static const std::int64_t start = meeting.leave;
   if (meeting.leave - start < times.from || meeting.enter - start > times.to) return;
@@ -380,7 +386,8 @@ void leave(Times& times, const ThreadRecord& thread) {
     timing.meetings[timing.met++] = {.number = meeting_number(static_cast<std::uint64_t>(::getpid()), ++alone),
                                      .bytes = timing.call.bytes,
                                      .peer = timing.call.peer,
-                                     .tag = timing.call.tag};
+                                     .tag = timing.call.tag,
+                                     .communicator = made_as(timing.call.communicator)};
   for (std::size_t i = 0; i < timing.met; ++i) {
     Meeting one = timing.meetings[i];
     Last& last = last_with[others_of(one.number)];
@@ -466,8 +473,10 @@ void mark_region(bool begins, std::optional<const char*> pointer) {
   thread->in_regions = count - 1;
 }
 
-void meet(const Meeting& meeting) {
-  if (depth == 1 && meeting.number && timing.met < timing.meetings.size()) timing.meetings[timing.met++] = meeting;
+void meet(Meeting meeting, std::uint64_t communicator) {
+  if (depth != 1 || meeting.number == 0 || timing.met == timing.meetings.size()) return;
+  meeting.communicator = made_as(communicator);
+  timing.meetings[timing.met++] = meeting;
 }
 
 Inside::Inside(const Call& call, const void* const* place_of_site) {
@@ -500,7 +509,8 @@ Inside::Inside(const Call& call, const void* const* place_of_site) {
         .tag = call.tag,
         .gives = call.gives != 0,
         .waits = call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"),
-        .sends = sends});
+        .sends = sends},
+       call.communicator);
 }
 
 Inside::~Inside() {

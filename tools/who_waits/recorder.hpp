@@ -75,8 +75,8 @@ class Inside {
 std::uint64_t count_sent(const Call& call);
 std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag, bool by_any = false);
 
-// For --timeline: the call that this thread is inside is at this meeting; number 0: at none.
-void meet(const Meeting& meeting);
+// For --timeline: the call that this thread is inside is at this meeting of a communicator; number 0: at none.
+void meet(Meeting meeting, std::uint64_t communicator);
 
 // For --timeline: this thread begins or ends a region. `name` may point to anything, because MPI_Pcontrol needs no
 // name: then nothing happens. An end without a pointer ends the region that began last.

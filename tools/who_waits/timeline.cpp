@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -216,6 +217,11 @@ std::string title_of(const TimedCall& call, const std::string& place) {
   }
   if (messages > 4) text += fmt::format(" and {} more", messages - 4);
   if (messages == 0 && call.place->bytes) text += ", " + size_of(call.place->bytes);
+  std::set<std::string> names;
+  for (const Meeting& one : call.met)
+    if (call.rank->communicators.contains(one.communicator))
+      names.insert(call.rank->communicators.at(one.communicator));
+  if (!names.empty()) text += fmt::format(" in {}", fmt::join(names, " and "));
   text += fmt::format(", {}: {}", place, time_text(call.leave - call.enter));
   if (call.open)
     return text + ", still waiting at the end" +

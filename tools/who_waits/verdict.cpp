@@ -175,6 +175,12 @@ class Explanation {
     return verdict;
   }
 
+  std::map<std::uint64_t, std::string> names() const {
+    std::map<std::uint64_t, std::string> all;
+    for (const auto& [id, members] : members_) all[id] = communicator(id);
+    return all;
+  }
+
   std::vector<std::string> groups(std::size_t most, bool with_peers = true) const {
     struct Group {
       Ranks ranks;
@@ -883,6 +889,9 @@ class Explanation {
 }  // namespace
 
 Verdict explain(const std::vector<RankState>& ranks) { return Explanation(ranks).verdict(); }
+std::map<std::uint64_t, std::string> names_of(const std::vector<RankState>& ranks) {
+  return Explanation(ranks).names();
+}
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most) {
   return Explanation(ranks).groups(most);
 }

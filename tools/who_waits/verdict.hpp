@@ -99,6 +99,8 @@ Verdict explain(const std::vector<RankState>& ranks);
 // "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most = 16);
 
+std::map<std::uint64_t, std::string> names_of(const std::vector<RankState>& ranks);  // of communicators, by their id
+
 std::string size_of(std::uint64_t bytes);           // "4 MiB"
 std::string rank_text(const std::set<int>& ranks);  // "ranks 0-11, 13-63"
 

@@ -549,14 +549,19 @@ class Watch {
   // Collective: draws the timeline, and prints where the time went if the program has ended.
   void show_times(Clock::time_point until, bool at_the_end, const std::map<int, int>& waits_for = {}) {
     RankTimes times = observer_.times(world_.size());
-    times.rank = observer_.state(world_.rank(), Clock::now()).rank;
+    const RankState state = observer_.state(world_.rank(), Clock::now());
+    times.rank = state.rank;
     times.host = multinode::host_name();
     times.first = clock_;
     times.until = until.time_since_epoch().count();
     times.ended = ended_;
     times.last = read_clock(world_);
-    const auto ranks = gather(world_, "the times", times);
+    auto ranks = gather(world_, "the times", times);
+    const auto states = gather(world_, "the communicators", state);
     if (world_.rank() != 0) return;
+    const auto names = names_of(states);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      for (const CommunicatorState& one : states[i].communicators) ranks[i].communicators[one.made] = names.at(one.id);
     std::map<std::pair<std::string, std::uint64_t>, std::string> known;
     const Where where = [&](const Place& place) {
       std::string& name = known[{place.object.data(), place.site}];

@@ -295,15 +295,18 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
     return under_mpirun(2,
                         {PATH_who_waits, "--after", "2", "--timeline", file, "--", PATH_waiting_programs, statements});
   };
-  const Result result = run(command("1 nap 300; * all_reduce 16; 0 send 1 7"));
+  const Result result = run(command("1 nap 300; * all_reduce 16; * duplicate; 1 nap 100; * barrier 1"));
   EXPECT_EQ(result.status, 0);
   EXPECT_SAYS(result.err, "who_waits: the timeline is in " + file);
   Shown ends(picture());
   EXPECT_FALSE(ends.bars["bd"].empty());
   EXPECT_TRUE(ends.bars["r"].empty());
   EXPECT_TRUE(std::ranges::any_of(ends.titles, [](const std::string& title) {
-    return std::regex_search(title, std::regex(R"(rank 0: MPI_Allreduce, 64 B, waiting_programs.*waiting for rank 1)"));
+    return std::regex_search(
+        title, std::regex(R"(rank 0: MPI_Allreduce, 64 B in MPI_COMM_WORLD, waiting_programs.*waiting for rank 1)"));
   })) << picture();
+
+  EXPECT_SAYS(picture(), "rank 0: MPI_Barrier in the communicator of ranks 0-1, waiting_programs");
 
   Process process(command("1 receive 0 7; * barrier"));
   ASSERT_TRUE(process.wait_for("the timeline is in"));
