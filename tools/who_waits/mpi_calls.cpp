@@ -660,6 +660,21 @@ requires(fields_of(kind).wrapper == Wrapper::spawn) INLINE int wrapped(A... a) {
   return result;
 }
 
+template <Kind kind, class Object>
+requires(fields_of(kind).wrapper == Wrapper::name) INLINE int wrapped(Object object, const char* name) {
+  Communicator* named = off() ? nullptr : find(value_of(object));
+  if constexpr (kind == Kind::MPI_Comm_set_name) named = off() ? nullptr : communicator(object);
+  set_name(named, name);
+  return next<kind, int>(object, name);
+}
+
+// The functions of attributes may make calls inside of others.
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::attribute) INLINE int wrapped(A... a) {
+  if (!off()) record()->callbacks = true;
+  return next<kind, int>(a...);
+}
+
 // All who start or end MPI.
 template <Kind kind, class... A>
 requires(fields_of(kind).wrapper == Wrapper::everyone) INLINE int wrapped(A... a) {
@@ -783,33 +798,10 @@ int MPI_Pcontrol(const int level, ...) {
   mark_region(level == 1, name);
   return REAL(MPI_Pcontrol)(level, name);
 }
-int MPI_Comm_set_name(MPI_Comm comm, const char* name) {
-  if (!off()) set_name(communicator(comm), name);
-  return REAL(MPI_Comm_set_name)(comm, name);
-}
 int MPI_Win_test(MPI_Win window, int* flag) {
   const int result = REAL(MPI_Win_test)(window, flag);
   if (result == MPI_SUCCESS && *flag && !skips()) waited(find(value_of(window)));
   return result;
-}
-int MPI_Win_set_name(MPI_Win window, const char* name) {
-  if (!off()) set_name(find(value_of(window)), name);
-  return REAL(MPI_Win_set_name)(window, name);
-}
-// The functions of attributes may make calls inside of others.
-int MPI_Comm_create_keyval(MPI_Comm_copy_attr_function* copy, MPI_Comm_delete_attr_function* remove, int* key,
-                           void* state) {
-  if (!off()) record()->callbacks = true;
-  return REAL(MPI_Comm_create_keyval)(copy, remove, key, state);
-}
-int MPI_Win_create_keyval(MPI_Win_copy_attr_function* copy, MPI_Win_delete_attr_function* remove, int* key,
-                          void* state) {
-  if (!off()) record()->callbacks = true;
-  return REAL(MPI_Win_create_keyval)(copy, remove, key, state);
-}
-int MPI_Keyval_create(MPI_Copy_function* copy, MPI_Delete_function* remove, int* key, void* state) {
-  if (!off()) record()->callbacks = true;
-  return REAL(MPI_Keyval_create)(copy, remove, key, state);
 }
 
 #define SECOND_NAME(name, parameters) extern decltype(name) P##name __attribute__((alias(#name)));
@@ -825,7 +817,5 @@ SECOND_NAME(MPI_Start, 1)
 SECOND_NAME(MPI_Startall, 2)
 SECOND_NAME(MPI_Cancel, 1)
 SECOND_NAME(MPI_Pcontrol, 2)
-SECOND_NAME(MPI_Comm_set_name, 2)
 SECOND_NAME(MPI_Win_test, 2)
-SECOND_NAME(MPI_Win_set_name, 2)
 }

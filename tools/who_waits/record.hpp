@@ -34,7 +34,7 @@ enum class Role : std::uint32_t { other, send, receive, both, collective, busy, 
 // The function wrapped() in mpi_calls.cpp or nccl_calls.cpp that records a call and makes it.
 // clang-format off
 enum class Wrapper { none, everyone, session, message, waiting, collective, create, join, form, make, ordered, single,
-                     spawn, initialize, split, asking };
+                     spawn, name, attribute, initialize, split, asking };
 // clang-format on
 
 // What calls.inc says of a call. The numbers are places of arguments, from 0; -1: none, or it may differ by rank.

@@ -272,19 +272,15 @@ namespace {
 std::ptrdiff_t words_to_caller([[maybe_unused]] const void* site) {
 #ifdef __x86_64__
   if (is_in(site, {"/libmpi_mpifh", "/libmpi_usempi", "/libmpifort"})) {
-    struct Walk {
-      const std::uintptr_t site;
-      std::uintptr_t frame = 0;
-      std::ptrdiff_t words = 0;
-    } walk{reinterpret_cast<std::uintptr_t>(site)};
+    std::array<std::uintptr_t, 3> walk{reinterpret_cast<std::uintptr_t>(site)};
     const auto step = [](_Unwind_Context* context, void* to) {
-      auto& [wanted, frame, words] = *static_cast<Walk*>(to);
-      if (frame) words = static_cast<std::ptrdiff_t>((_Unwind_GetCFA(context) - frame) / sizeof(void*));
+      auto& [wanted, frame, words] = *static_cast<std::array<std::uintptr_t, 3>*>(to);
+      if (frame) words = (_Unwind_GetCFA(context) - frame) / sizeof(void*);
       if (_Unwind_GetIP(context) == wanted) frame = _Unwind_GetCFA(context);
       return words ? _URC_END_OF_STACK : _URC_NO_REASON;
     };
     ::_Unwind_Backtrace(step, &walk);
-    return walk.words;
+    return static_cast<std::ptrdiff_t>(walk[2]);
   }
 #endif
   return 0;

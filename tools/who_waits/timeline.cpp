@@ -189,17 +189,10 @@ std::string uncertainty_of(const std::vector<RankTimes>& ranks) {
 Colour colour_of(Kind kind) {
   const std::string_view name = name_of(kind);
   if (name.starts_with("nccl") || name.starts_with("cuda")) return Colour::gpu;
-  switch (role_of(kind)) {
-    case Role::send:
-    case Role::receive:
-    case Role::both:
-      return Colour::message;
-    case Role::wait_all:
-    case Role::wait_any:
-      return Colour::requests;
-    default:
-      return starts_mpi(kind) || kind == Kind::MPI_Finalize ? Colour::other : Colour::collective;
-  }
+  const Role role = role_of(kind);
+  if (role == Role::send || role == Role::receive || role == Role::both) return Colour::message;
+  if (role == Role::wait_all || role == Role::wait_any) return Colour::requests;
+  return starts_mpi(kind) || kind == Kind::MPI_Finalize ? Colour::other : Colour::collective;
 }
 
 std::string title_of(const TimedCall& call, const std::string& place) {

@@ -461,35 +461,27 @@ class Explanation {
   // The ranks of its group that have not opened or ended their part of an epoch of MPI_Win_post and MPI_Win_start.
   Needs group_needs(const RankState& rank, const Call& call) const {
     if (uncertain(call.communicator) || !certain(&rank) || rank.many_tags) return {};
+    const auto number = [&](std::int32_t tag, std::uint64_t Traffic::*what) {
+      return [=, this](int by, int with) { return count(by, call.communicator, with, tag, what); };
+    };
+    const auto posts = number(post_tag, &Traffic::sent), starts = number(post_tag, &Traffic::received),
+               completes = number(complete_tag, &Traffic::sent);
+    const bool waits = call.kind == Kind::MPI_Win_wait;
+    const int own = rank.rank;
     std::vector<Need> all;
-    for (const Traffic& one : rank.traffic) {
-      const bool waits = call.kind == Kind::MPI_Win_wait;
-      const RankState* const other = state(one.peer);
-      if (one.communicator != call.communicator || one.tag != post_tag || !other || other == &rank) continue;
-      if (!certain(other) || other->many_tags) return {};
-      const auto number = [&](const RankState& by, int of, int tag, std::uint64_t Traffic::*what) {
-        return count(by.rank, call.communicator, of, tag, what);
-      };
-      const std::uint64_t completed = number(*other, rank.rank, complete_tag, &Traffic::sent);
-      if (waits && one.sent > completed) {
-        const bool started = number(*other, rank.rank, post_tag, &Traffic::received) > completed;
-        Ranks others;
-        for (const RankState& origin : states_)
-          if (number(origin, rank.rank, post_tag, &Traffic::received) >
-              number(rank, origin.rank, post_tag, &Traffic::sent))
-            others.insert(origin.rank);
-        all.push_back(need_of(
-            {one.peer}, "rank {} has not called MPI_Win_{} for rank {}{}", one.peer, started ? "complete" : "start",
-            rank.rank, others.empty() ? "" : ", but " + rank_text(others) + (others.size() > 1 ? " have" : " has")));
-      }
-      if (waits || one.received <= number(*other, rank.rank, post_tag, &Traffic::sent)) continue;
-      Ranks others;
-      for (const Traffic& post : other->traffic)
-        if (post.communicator == call.communicator && post.tag == post_tag &&
-            post.sent > number(*other, post.peer, complete_tag, &Traffic::received))
-          others.insert(post.peer);
-      all.push_back(need_of({one.peer}, "rank {} has not called MPI_Win_post for rank {}{}", one.peer, rank.rank,
-                            others.empty() ? "" : ", but for " + rank_text(others)));
+    for (const auto& [peer, member] : members_.at(call.communicator)) {
+      if (!(waits ? posts(own, peer) > completes(peer, own) : starts(own, peer) > posts(peer, own))) continue;
+      if (!certain(state(peer)) || state(peer)->many_tags) return {};
+      Ranks others;  // that are in such an epoch
+      for (const auto& [other, one] : members_.at(call.communicator))
+        if (waits ? starts(other, own) > posts(own, other) : posts(peer, other) > completes(other, peer))
+          others.insert(other);
+      const char* const missing = !waits ? "post" : starts(peer, own) > completes(peer, own) ? "complete" : "start";
+      all.push_back(need_of({peer}, "rank {} has not called MPI_Win_{} for rank {}{}{}{}", peer, missing, own,
+                            others.empty() ? ""
+                            : waits        ? ", but "
+                                           : ", but for ",
+                            others.empty() ? "" : rank_text(others), others.empty() || !waits ? "" : " did"));
     }
     return all.empty() ? Needs() : all;
   }

@@ -1,6 +1,5 @@
 // who_waits: what --timeline draws and --time adds up, of times that are made up.
 #include <packing.hpp>
-#include <time.hpp>
 #include <timeline.hpp>
 
 #include <multinode/base/files.hpp>
@@ -205,15 +204,6 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_EQ(report(ranks, where).lines.size(), report(sums({{10, 73, 10}, {70, 73, 70}}, 1), where).lines.size());
   // Programs that know little of CSS show the same colours.
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
-}
-
-TEST(WhoWaitsTime, LongCallsAreKept) {
-  Sample sample;
-  std::vector<Meeting> all(1000);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    all[i] = {.number = 2 * i + 1, .level = static_cast<std::uint8_t>(i < 200 ? 30 : 9)};
-  for (int i = 0; i < 3; ++i) sample.thin(all);
-  EXPECT_EQ(std::ranges::count_if(all, [&](const Meeting& one) { return sample.has(one); }), 200);
 }
 
 #ifdef PATH_waiting_programs

@@ -82,12 +82,6 @@ void persistent_ring(int rounds, int without) {
   MPI_Request_free(&both[0]), MPI_Request_free(&both[1]);
 }
 
-void sub_grid() {
-  const int sizes[] = {2, size / 2}, no[] = {0, 0}, first[] = {1, 0};
-  MPI_Comm grid;
-  MPI_Cart_create(MPI_COMM_WORLD, 2, sizes, no, 0, &grid);
-  MPI_Cart_sub(grid, first, &communicators.emplace_back()), MPI_Comm_free(&grid);
-}
 void group() {
   MPI_Group all;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
@@ -190,8 +184,6 @@ const std::map<std::string, std::function<void()>> operations = {
     {"send_to_all", send_to_all},
     {"ssend", [] { MPI_Ssend(out.data(), count(), MPI_INT, peer(), tag(), comm(3)); }},
     {"receive", [] { MPI_Recv(in.data(), count(), MPI_INT, peer(), tag(), comm(3), none()); }},
-    {"psend", [] { PMPI_Send(out.data(), count(), MPI_INT, peer(), tag(), comm(3)); }},  // as Open MPI's Fortran
-    {"preceive", [] { PMPI_Recv(in.data(), count(), MPI_INT, peer(), tag(), comm(3), none()); }},
     {"probe", [] { MPI_Probe(peer(), tag(), comm(3), none()); }},
     {"iprobe", probe_again_and_again},
     {"isend", [] { MPI_Isend(out.data(), count(), MPI_INT, peer(), tag(), comm(3), new_request()); }},
@@ -221,7 +213,6 @@ const std::map<std::string, std::function<void()>> operations = {
      [] { MPI_Gather(out.data(), argument(1, 9), MPI_INT, in.data(), 9, MPI_INT, argument(0), MPI_COMM_WORLD); }},
     {"duplicate", [] { MPI_Comm_dup(MPI_COMM_WORLD, &communicators.emplace_back()); }},
     {"split", split},
-    {"sub_grid", sub_grid},
     {"group", group},
     {"self", [] { communicators.push_back(MPI_COMM_SELF); }},
     {"mistakes", make_mistakes},
