@@ -581,12 +581,6 @@ requires(fields_of(kind).wrapper == Wrapper::ordered) INLINE int wrapped(A... a)
   return result;
 }
 
-// The group of MPI_Win_post has completed.
-void waited(const Communicator* window) {
-  if (window)
-    for (const std::int32_t one : window->posted) count_received(window->id, one, complete_tag);
-}
-
 // Other calls that may wait, of a window, file or communicator, or of none, for a rank or for none.
 template <Kind kind, class... A>
 requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) {
@@ -606,10 +600,13 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
   if (where && kind == Kind::MPI_Win_complete)
     for (const std::int32_t one : where->started)
       count_sent({.peer = one, .tag = complete_tag, .communicator = call.communicator});
-  if constexpr (kind == Kind::MPI_Win_start)
-    if (where)
-      for (const std::int32_t one : where->started = world_ranks(std::get<0>(all)))
-        count_received(call.communicator, one, post_tag);
+  if constexpr (kind == Kind::MPI_Win_start || kind == Kind::MPI_Win_post) {
+    const auto group = where ? world_ranks(std::get<0>(all)) : std::vector<std::int32_t>();
+    for (const std::int32_t one : group)
+      kind == Kind::MPI_Win_post ? count_sent({.peer = one, .tag = post_tag, .communicator = call.communicator})
+                                 : count_received(call.communicator, one, post_tag);
+    if (where && kind == Kind::MPI_Win_start) where->started = group;
+  }
   int message = -1;
   if constexpr (named<kind>("", "Mrecv"))
     if (const MPI_Message* const taken = std::get<3>(all)) message = request_number(value_of(*taken));
@@ -620,11 +617,6 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
     return result;
   }
   complete(message);
-  if constexpr (kind == Kind::MPI_Win_post)
-    if (where)
-      for (const std::int32_t one : where->posted = world_ranks(std::get<0>(all)))
-        count_sent({.peer = one, .tag = post_tag, .communicator = call.communicator});
-  if (kind == Kind::MPI_Win_wait) waited(where);
   if constexpr (named<kind>("", "_lock") || named<kind>("", "_lock_all")) start(lock, call);
   if constexpr (named<kind>("", "_unlock") || named<kind>("", "_unlock_all")) complete(request_number(lock));
   if constexpr (named<kind>("", "_free") || named<kind>("", "_disconnect")) forget(handle);
@@ -654,9 +646,10 @@ requires(fields_of(kind).wrapper == Wrapper::spawn) INLINE int wrapped(A... a) {
     }
   }
   const int result = next_inside<kind, int>(call, a...);
-  if (made && result == MPI_SUCCESS) rename(*made, value_of(*std::get<sizeof...(A) - 2>(all)));
-  if (result != MPI_SUCCESS) keep_error(call);
-  if (made && result != MPI_SUCCESS) forget(call.communicator);
+  if (result != MPI_SUCCESS)
+    keep_error(call), forget(call.communicator);
+  else if (made)
+    rename(*made, value_of(*std::get<sizeof...(A) - 2>(all)));
   return result;
 }
 
@@ -798,11 +791,6 @@ int MPI_Pcontrol(const int level, ...) {
   mark_region(level == 1, name);
   return REAL(MPI_Pcontrol)(level, name);
 }
-int MPI_Win_test(MPI_Win window, int* flag) {
-  const int result = REAL(MPI_Win_test)(window, flag);
-  if (result == MPI_SUCCESS && *flag && !skips()) waited(find(value_of(window)));
-  return result;
-}
 
 #define SECOND_NAME(name, parameters) extern decltype(name) P##name __attribute__((alias(#name)));
 #define CALL SECOND_NAME
@@ -817,5 +805,4 @@ SECOND_NAME(MPI_Start, 1)
 SECOND_NAME(MPI_Startall, 2)
 SECOND_NAME(MPI_Cancel, 1)
 SECOND_NAME(MPI_Pcontrol, 2)
-SECOND_NAME(MPI_Win_test, 2)
 }

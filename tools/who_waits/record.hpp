@@ -247,8 +247,8 @@ constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WOR
 constexpr std::uint64_t start_meeting = std::uint64_t{1} << 61, end_meeting = std::uint64_t{1} << 62;  // always kept
 constexpr std::uint64_t self_id = 4;     // with its rank: MPI_COMM_SELF
 constexpr std::uint64_t leaders_id = 5;  // what the leaders of MPI_Intercomm_create exchange
-// Tags of a window: MPI_Win_post counts as messages to its group, which MPI_Win_start receives, and MPI_Win_complete as
-// messages that MPI_Win_wait receives.
+// Tags of a window: MPI_Win_post counts as messages to its group, which MPI_Win_start receives. MPI_Win_complete is
+// counted for MPI_Win_wait.
 constexpr std::int32_t post_tag = -2, complete_tag = -3;
 
 constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path

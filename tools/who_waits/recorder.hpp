@@ -30,8 +30,8 @@ struct Communicator {
   std::uint64_t id = 0;
   std::vector<std::int32_t> world_ranks{};  // empty: the communicator's own ranks
   CommunicatorRecord* shared = nullptr;
-  bool between = false;                           // an intercommunicator: world_ranks are those of the other side
-  std::vector<std::int32_t> started{}, posted{};  // of a window: the groups of MPI_Win_start and MPI_Win_post
+  bool between = false;                 // an intercommunicator: world_ranks are those of the other side
+  std::vector<std::int32_t> started{};  // of a window: the group of MPI_Win_start
 
   std::int32_t world_rank(int peer) const {
     if (peer < 0 || world_ranks.empty()) return peer;
