@@ -271,7 +271,7 @@ namespace {
 // How many words behind the place of this return address that of the next one is; 0: it leads into the program.
 std::ptrdiff_t words_to_caller([[maybe_unused]] const void* site) {
 #ifdef __x86_64__
-  if (is_in(site, {"/libmpi_mpifh", "/libmpi_usempi", "/libmpifort"})) {
+  if (is_in(site, {"/libmpi_mpifh", "/libmpi_usempi", "/libmpifort", "/libmpichfort"})) {
     std::array<std::uintptr_t, 3> walk{reinterpret_cast<std::uintptr_t>(site)};
     const auto step = [](_Unwind_Context* context, void* to) {
       auto& [wanted, frame, words] = *static_cast<std::array<std::uintptr_t, 3>*>(to);

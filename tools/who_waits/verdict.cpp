@@ -153,7 +153,7 @@ class Explanation {
       stuck(verdict, ranks);
       verdict.certain = true;
       for (const auto& [rank, all] : ranks) verdict.stuck.insert(rank);
-      old_mismatch(verdict);
+      old_mismatch(verdict, false);
     } else if (pieces_differ(verdict)) {
     } else if (const Blocked maybe = that_cannot_move(all_blocked); !maybe.empty()) {
       stuck(verdict, maybe);
@@ -167,7 +167,7 @@ class Explanation {
     } else {
       moving(verdict, all_blocked);
       const bool unclear = verdict.cause == "started" || (verdict.cause == "ended" && all_blocked.empty());
-      if (Verdict old; unclear && (old_mismatch(old), !old.cause.empty())) verdict = old;
+      if (Verdict old; unclear && (old_mismatch(old, verdict.cause == "started"), !old.cause.empty())) verdict = old;
     }
     if (std::ranges::any_of(states_, &RankState::many_tags))
       say(verdict, "more pairs of peer and tag than who_waits can count: it counts further tags of a peer together");
@@ -680,11 +680,11 @@ class Explanation {
   }
 
   // The first collective in the histories that differed and that all have left. It may have worked, and proves nothing.
-  void old_mismatch(Verdict& verdict) const {
+  void old_mismatch(Verdict& verdict, bool in_size_too) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;
       for (const auto& [sequence, variants] : made(members)) {
-        if (variants.size() < 2 || (verdict.certain && only_sizes_differ(variants))) continue;
+        if (variants.size() < 2 || (!in_size_too && only_sizes_differ(variants))) continue;
         if (!verdict.certain) verdict.cause = "mismatch";
         return say_calls(verdict, "before, the ranks have made different calls", id, sequence, variants);
       }

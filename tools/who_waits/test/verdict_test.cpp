@@ -117,16 +117,6 @@ TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   EXPECT_SAYS(verdict.lines.at(1), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
 }
 
-TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
-  const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
-  RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
-  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, Sort::communicator, -1, {call}});
-  Call other = call;
-  other.kind = Kind::MPI_Bcast;
-  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, Sort::communicator, -1, {other}});
-  EXPECT_FALSE(explain({a, b}).certain);
-}
-
 TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
   std::vector<RankState> ranks;
   for (int i = 0; i < 2; ++i) {
