@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -122,10 +123,11 @@ Communicator& add_communicator(MPI_Comm handle, std::uint64_t id, bool in_no_ord
 }
 
 // For an object that has the members of this communicator. Its creation is the call.
-Communicator& add_like(const Communicator& one, std::uintptr_t handle, const Call& call, Sort sort) {
+Communicator& add_like(const Communicator& one, std::uintptr_t handle, const Call& call, Sort sort = Sort::communicator,
+                       const void* site = nullptr) {
   return add(handle, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id),
              one.shared ? one.shared->size.load() : 0, one.shared ? one.shared->rank.load() : 0, one.world_ranks, sort,
-             one.shared ? one.shared->side.load() : -1);
+             one.shared ? one.shared->side.load() : -1, site);
 }
 
 // nullptr: its creation was not seen, or it is none. See used().
@@ -165,8 +167,9 @@ void received(const Call& call, const MPI_Status& status) {
     if (const Communicator* const where = with_id(call.communicator)) peer = where->world_rank(status.MPI_SOURCE);
   if (peer == any) return void(record()->unknown_calls = true);
   const std::int32_t tag = call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag();
-  const std::uint64_t number = count_received(call.communicator, peer, tag);
-  meet({.number = number, .bytes = call.bytes, .peer = peer, .tag = tag, .gives = true, .waits = true});
+  const std::uint64_t number = count_received(call.communicator, peer, tag, call.from() == any);
+  meet({.number = number, .bytes = call.bytes, .peer = peer, .tag = tag, .gives = true, .waits = true},
+       call.communicator);
 }
 
 std::array<std::atomic<bool>, std::tuple_size_v<decltype(Record::requests)>> cancelled;
@@ -180,7 +183,8 @@ void end(int number, const MPI_Status& status) {
     return;
   }
   if (role_of(call.kind) == Role::receive) received(call, status);
-  if (role_of(call.kind) == Role::collective) meet({.number = call.meeting, .waits = call.waits != 0});
+  if (role_of(call.kind) == Role::collective)
+    meet({.number = call.meeting, .waits = call.waits != 0}, call.communicator);
 }
 
 // What each MPI_Start starts.
@@ -265,16 +269,16 @@ requires(fields_of(kind).wrapper == Wrapper::message) INLINE int wrapped(A... a)
     boost::container::small_vector<MPI_Status, 1> own;
     give_statuses(last, 1, own);
     std::optional<Inside> in;
-    const void* const site = __builtin_return_address(0);
+    const void* const* const place = PLACE_OF_SITE;
     if constexpr (!polls) {
       post(call);
-      in.emplace(call, site);
+      in.emplace(call, place);
     }
     const int result = real_call();
     if (result != MPI_SUCCESS) return result;
     if constexpr (polls) {
       if (!*std::get<comm + 1>(all)) return poll(call), result;
-      in.emplace(call, site);
+      in.emplace(call, place);
     }
     // After MPI_Mprobe, no other receive can get the message.
     if ((!probes || kind == Kind::MPI_Mprobe || kind == Kind::MPI_Improbe) && call.kind != Kind::none)
@@ -305,8 +309,7 @@ requires(fields_of(kind).wrapper == Wrapper::waiting) INLINE int wrapped(A... a)
     if (static_cast<std::size_t>(at) < numbers.size()) end(numbers[static_cast<std::size_t>(at)], statuses[status]);
   };
   std::optional<Inside> in;
-  if constexpr (!tests)
-    in.emplace(Call{.kind = kind}, __builtin_return_address(0)).waits_for({numbers.data(), numbers.size()});
+  if constexpr (!tests) in.emplace(Call{.kind = kind}, PLACE_OF_SITE).waits_for({numbers.data(), numbers.size()});
   const int result = std::apply([](A... b) { return next<kind, int>(b...); }, all);
   if (result != MPI_SUCCESS) {
     for (const int number : numbers) complete(number);
@@ -454,7 +457,7 @@ requires(fields_of(kind).wrapper == Wrapper::collective) INLINE int wrapped(A...
       start(request, call);
     } else if (const Communicator* const where = communicator(comm)) {
       // Each start counts as a collective, in a communicator of its request. This call counts as one in `comm`.
-      call.communicator = add_like(*where, request, call, Sort::communicator).id;
+      call.communicator = add_like(*where, request, call).id;
       const std::lock_guard lock(persistent_mutex);
       persistent()[request] = call;
     }
@@ -471,8 +474,7 @@ requires(fields_of(kind).wrapper == Wrapper::create) INLINE int wrapped(MPI_Comm
   if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
   const std::tuple<A...> all(a...);
   if constexpr (kind == Kind::MPI_Comm_idup) {
-    if (const Communicator* const where = communicator(comm))
-      add_like(*where, value_of(*std::get<0>(all)), call, Sort::communicator);
+    if (const Communicator* const where = communicator(comm)) add_like(*where, value_of(*std::get<0>(all)), call);
     start(value_of(*std::get<1>(all)), call);
   } else {
     const MPI_Comm made = *std::get<sizeof...(A) - 1>(all);
@@ -546,7 +548,7 @@ requires(fields_of(kind).wrapper == Wrapper::make) INLINE int wrapped(A... a) {
   if (result == MPI_SUCCESS && call.kind != Kind::none)
     if (const Communicator* const where = communicator(std::get<comm>(all)))
       add_like(*where, value_of(*std::get<sizeof...(A) - 1>(all)), call,
-               named<kind>("MPI_File", "") ? Sort::file : Sort::window);
+               named<kind>("MPI_File", "") ? Sort::file : Sort::window, site_of(PLACE_OF_SITE));
   return result;
 }
 
@@ -586,14 +588,25 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
   const std::tuple<A...> all(a...);
   Call call{.kind = skips() ? Kind::none : base(kind)};
   [[maybe_unused]] std::uintptr_t handle = 0, lock = 0;
+  [[maybe_unused]] Communicator* where = nullptr;
   if constexpr (object >= 0) {
     handle = handle_in<object>(all);
-    const Communicator* const where = call.kind == Kind::none ? nullptr : find(handle);
+    where = call.kind == Kind::none ? nullptr : find(handle);
     call.communicator = where ? where->id : uncertain_id;
     if constexpr (peer >= 0) call.peer = where ? where->world_rank(std::get<peer>(all)) : unknown;
     lock = mix(handle, static_cast<std::uint64_t>(call.peer)) | uncertain_id;  // no request has such a value
   }
   if constexpr (kind == Kind::MPI_Win_lock) call.root = std::get<0>(all) == MPI_LOCK_EXCLUSIVE;
+  if (where && kind == Kind::MPI_Win_complete)
+    for (const std::int32_t one : where->started)
+      count_sent({.peer = one, .tag = complete_tag, .communicator = call.communicator});
+  if constexpr (kind == Kind::MPI_Win_start || kind == Kind::MPI_Win_post) {
+    const auto group = where ? world_ranks(std::get<0>(all)) : std::vector<std::int32_t>();
+    for (const std::int32_t one : group)
+      kind == Kind::MPI_Win_post ? count_sent({.peer = one, .tag = post_tag, .communicator = call.communicator})
+                                 : count_received(call.communicator, one, post_tag);
+    if (where && kind == Kind::MPI_Win_start) where->started = group;
+  }
   int message = -1;
   if constexpr (named<kind>("", "Mrecv"))
     if (const MPI_Message* const taken = std::get<3>(all)) message = request_number(value_of(*taken));
@@ -608,6 +621,51 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
   if constexpr (named<kind>("", "_unlock") || named<kind>("", "_unlock_all")) complete(request_number(lock));
   if constexpr (named<kind>("", "_free") || named<kind>("", "_disconnect")) forget(handle);
   return result;
+}
+
+// A communicator with new processes, which are not seen. The root knows their command.
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::spawn) INLINE int wrapped(A... a) {
+  const std::tuple<A...> all(a...);
+  Call call{.kind = skips() ? Kind::none : kind};
+  Communicator* made = nullptr;
+  const Communicator* const where =
+      call.kind == Kind::none ? nullptr : communicator(std::get<fields_of(kind).communicator>(all));
+  if (where && where->shared) {
+    call.communicator = numbered(mix(where->id, 7)) | uncertain_id;
+    made = &add(call.communicator, call.communicator, where->shared->size, where->shared->rank, {unknown},
+                Sort::spawned, 1);
+    if (where->shared->rank == std::get<fields_of(kind).root>(all)) {
+      const char* command = nullptr;
+      if constexpr (kind == Kind::MPI_Comm_spawn)
+        command = std::get<0>(all);
+      else
+        command = *std::get<1>(all);
+      const char* const slash = command ? std::strrchr(command, '/') : nullptr;
+      set_name(made, slash ? slash + 1 : command);
+    }
+  }
+  const int result = next_inside<kind, int>(call, a...);
+  if (result != MPI_SUCCESS)
+    keep_error(call), forget(call.communicator);
+  else if (made)
+    rename(*made, value_of(*std::get<sizeof...(A) - 2>(all)));
+  return result;
+}
+
+template <Kind kind, class Object>
+requires(fields_of(kind).wrapper == Wrapper::name) INLINE int wrapped(Object object, const char* name) {
+  Communicator* named = off() ? nullptr : find(value_of(object));
+  if constexpr (kind == Kind::MPI_Comm_set_name) named = off() ? nullptr : communicator(object);
+  set_name(named, name);
+  return next<kind, int>(object, name);
+}
+
+// The functions of attributes may make calls inside of others.
+template <Kind kind, class... A>
+requires(fields_of(kind).wrapper == Wrapper::attribute) INLINE int wrapped(A... a) {
+  if (!off()) record()->callbacks = true;
+  return next<kind, int>(a...);
 }
 
 // All who start or end MPI.
@@ -715,7 +773,8 @@ int MPI_Startall(int count, MPI_Request requests[]) {
           .peer = calls[i].peer,
           .tag = calls[i].tag,
           .gives = true,
-          .sends = true});
+          .sends = true},
+         calls[i].communicator);
   return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {
@@ -732,24 +791,6 @@ int MPI_Pcontrol(const int level, ...) {
   mark_region(level == 1, name);
   return REAL(MPI_Pcontrol)(level, name);
 }
-int MPI_Comm_set_name(MPI_Comm comm, const char* name) {
-  if (!off()) set_name(communicator(comm), name);
-  return REAL(MPI_Comm_set_name)(comm, name);
-}
-int MPI_Win_set_name(MPI_Win window, const char* name) {
-  if (!off()) set_name(find(value_of(window)), name);
-  return REAL(MPI_Win_set_name)(window, name);
-}
-// The functions of attributes may make calls inside of others.
-int MPI_Comm_create_keyval(MPI_Comm_copy_attr_function* copy, MPI_Comm_delete_attr_function* remove, int* key,
-                           void* state) {
-  if (!off()) record()->callbacks = true;
-  return REAL(MPI_Comm_create_keyval)(copy, remove, key, state);
-}
-int MPI_Keyval_create(MPI_Copy_function* copy, MPI_Delete_function* remove, int* key, void* state) {
-  if (!off()) record()->callbacks = true;
-  return REAL(MPI_Keyval_create)(copy, remove, key, state);
-}
 
 #define SECOND_NAME(name, parameters) extern decltype(name) P##name __attribute__((alias(#name)));
 #define CALL SECOND_NAME
@@ -764,6 +805,4 @@ SECOND_NAME(MPI_Start, 1)
 SECOND_NAME(MPI_Startall, 2)
 SECOND_NAME(MPI_Cancel, 1)
 SECOND_NAME(MPI_Pcontrol, 2)
-SECOND_NAME(MPI_Comm_set_name, 2)
-SECOND_NAME(MPI_Win_set_name, 2)
 }

@@ -96,6 +96,9 @@ class Observer {
       for (const Call& one : calls) {
         const Role role = role_of(one.kind);
         open.bytes = one.bytes;
+        for (const CommunicatorRecord& known : record_->communicators)
+          if (known.id == one.communicator && one.communicator)
+            open.communicator = static_cast<std::uint8_t>(known.made);
         open.peer = one.peer, open.tag = one.tag, open.sends = role == Role::send || role == Role::both;
         out.open.push_back(open);
         open.peer = one.receive_peer, open.tag = one.receive_tag, open.sends = false;
@@ -158,10 +161,12 @@ class Observer {
       CommunicatorState member{id,      one.collectives.load(std::memory_order_acquire), one.size, one.rank, one.sort,
                                one.side};
       member.made = one.made;
+      member.site = one.site;
       for (std::size_t i = 0; i < one.name.size() && one.name[i]; ++i) member.name += one.name[i];
       constexpr std::uint64_t past = CommunicatorRecord::past;
       for (std::uint64_t n = member.collectives - std::min(member.collectives, past - 1); n <= member.collectives; ++n)
-        if (n > 0 && !one.freed) member.history.push_back(one.history[n % past].load());
+        if (n > 0 && (!one.freed || (n == member.collectives && one.sort >= Sort::window)))  // the call that freed it
+          member.history.push_back(one.history[n % past].load());
       std::atomic_thread_fence(std::memory_order_acquire);
       if (one.collectives.load(std::memory_order_relaxed) != member.collectives)  // it moves: half of it may be newer
         member.history.clear();
@@ -171,8 +176,8 @@ class Observer {
       const std::uint64_t id = one.communicator.load(std::memory_order_acquire);
       const std::uint64_t key = one.peer_and_tag.load() - 1;
       if (id)
-        state.traffic.push_back(
-            {id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key), one.sent, one.received});
+        state.traffic.push_back({id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key), one.sent,
+                                 one.received, one.by_any});
     };
     std::ranges::for_each(record_->traffic, add);
     std::ranges::for_each(record_->other_tags, add);

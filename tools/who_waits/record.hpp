@@ -34,7 +34,7 @@ enum class Role : std::uint32_t { other, send, receive, both, collective, busy, 
 // The function wrapped() in mpi_calls.cpp or nccl_calls.cpp that records a call and makes it.
 // clang-format off
 enum class Wrapper { none, everyone, session, message, waiting, collective, create, join, form, make, ordered, single,
-                     initialize, split, asking };
+                     spawn, name, attribute, initialize, split, asking };
 // clang-format on
 
 // What calls.inc says of a call. The numbers are places of arguments, from 0; -1: none, or it may differ by rank.
@@ -124,7 +124,7 @@ struct RequestRecord {
 };
 
 // What collectives are counted of. A persistent collective counts its starts.
-enum class Sort : std::uint8_t { communicator, nccl, window, file };
+enum class Sort : std::uint8_t { communicator, nccl, spawned, window, file };
 
 // The collectives of a communicator. Ranks in the same communicator give it the same id.
 struct CommunicatorRecord {
@@ -135,6 +135,7 @@ struct CommunicatorRecord {
   std::atomic<bool> freed{false};             // kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
   std::atomic<std::uint32_t> made{0};         // it is so manieth of the process
+  std::atomic<std::uintptr_t> site{0};        // of a window or file: the address after the call that made it
   std::array<std::atomic<char>, 32> name{};   // that the program gave
   static constexpr std::size_t past = 128;
   std::array<SharedCall, past> history{};  // call n is at n % past
@@ -152,7 +153,7 @@ struct PiecesRecord {
 struct TrafficRecord {
   std::atomic<std::uint64_t> communicator{0};  // 0: free
   std::atomic<std::uint64_t> peer_and_tag{0};
-  std::atomic<std::uint64_t> sent{0}, received{0};
+  std::atomic<std::uint64_t> sent{0}, received{0}, by_any{0};  // by_any: of those received, by receives from any rank
 };
 
 // What --timeline and --time add: the time in calls, by the place that makes them and their size, and when this rank
@@ -175,6 +176,7 @@ struct Meeting {
   bool gives = false, waits = false, sends = false;  // others wait for this rank; it waits for them; it sends a message
   // level_of() the time in the call, or, if others wait for this rank, since it last met them: they wait no longer.
   std::uint8_t level = 0;
+  std::uint8_t communicator = 0;  // CommunicatorRecord::made; 0: none, or it was made later than fits
 };
 constexpr std::uint8_t level_of(std::int64_t ns) {
   return static_cast<std::uint8_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(0, ns))));
@@ -245,6 +247,9 @@ constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WOR
 constexpr std::uint64_t start_meeting = std::uint64_t{1} << 61, end_meeting = std::uint64_t{1} << 62;  // always kept
 constexpr std::uint64_t self_id = 4;     // with its rank: MPI_COMM_SELF
 constexpr std::uint64_t leaders_id = 5;  // what the leaders of MPI_Intercomm_create exchange
+// Tags of a window: MPI_Win_post counts as messages to its group, which MPI_Win_start receives. MPI_Win_complete is
+// counted for MPI_Win_wait.
+constexpr std::int32_t post_tag = -2, complete_tag = -3;
 
 constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path
 

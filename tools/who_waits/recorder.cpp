@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -49,13 +50,14 @@ thread_local struct Unseen {
   ~Unseen() { seen(); }
 } this_thread;
 
-bool is_library(const void* address) {
+bool is_in(const void* address, std::initializer_list<const char*> libraries) {
   Dl_info info{};
   if (!::dladdr(address, &info) || !info.dli_fname) return false;
   const char* const name = std::strrchr(info.dli_fname, '/');
-  constexpr const char* names[] = {"/libmpi", "/libopen-",  "/libpmix", "/libpr",
-                                   "/libuc",  "/libfabric", "/libnccl", "/libcud"};
-  return name && std::ranges::any_of(names, [&](const char* one) { return std::strstr(name, one) == name; });
+  return name && std::ranges::any_of(libraries, [&](const char* one) { return std::strstr(name, one) == name; });
+}
+bool is_library(const void* address) {
+  return is_in(address, {"/libmpi", "/libopen-", "/libpmix", "/libpr", "/libuc", "/libfabric", "/libnccl", "/libcud"});
 }
 // Whether a library of MPI, NCCL or CUDA makes a thread. `caller` is libstdc++ for a std::thread, whose argument has a
 // table of functions in the library that made it.
@@ -220,7 +222,7 @@ Communicator* with_id(std::uint64_t id) {
 }
 
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
-                  Sort sort, int side) {
+                  Sort sort, int side, const void* site) {
   const std::lock_guard lock(communicators_mutex);
   static std::uint32_t made = 0;
   Communicator& one =
@@ -237,6 +239,7 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
       shared->freed = false;
       shared->collectives = 0;
       shared->made = ++made;
+      shared->site = reinterpret_cast<std::uintptr_t>(site);
       shared->name[0] = 0;
       shared->id.store(id, std::memory_order_release);
     } else {
@@ -263,6 +266,40 @@ void forget(std::uintptr_t handle) {
 }
 
 bool inside() { return depth > 0; }
+
+namespace {
+// How many words behind the place of this return address that of the next one is; 0: it leads into the program.
+std::ptrdiff_t words_to_caller([[maybe_unused]] const void* site) {
+#ifdef __x86_64__
+  if (is_in(site, {"/libmpi_mpifh", "/libmpi_usempi", "/libmpifort", "/libmpichfort"})) {
+    std::array<std::uintptr_t, 3> walk{reinterpret_cast<std::uintptr_t>(site)};
+    const auto step = [](_Unwind_Context* context, void* to) {
+      auto& [wanted, frame, words] = *static_cast<std::array<std::uintptr_t, 3>*>(to);
+      if (frame) words = (_Unwind_GetCFA(context) - frame) / sizeof(void*);
+      if (_Unwind_GetIP(context) == wanted) frame = _Unwind_GetCFA(context);
+      return words ? _URC_END_OF_STACK : _URC_NO_REASON;
+    };
+    ::_Unwind_Backtrace(step, &walk);
+    return static_cast<std::ptrdiff_t>(walk[2]);
+  }
+#endif
+  return 0;
+}
+}  // namespace
+
+const void* site_of(const void* const* place) {
+  struct Known {
+    const void* site = nullptr;
+    std::ptrdiff_t words = 0;
+  };
+  thread_local std::array<Known, 256> cache;
+  for (;;) {
+    Known& known = cache[reinterpret_cast<std::uintptr_t>(*place) / 4 % cache.size()];
+    if (known.site != *place) known = {*place, words_to_caller(*place)};
+    if (known.words == 0) return *place;
+    place += known.words;
+  }
+}
 
 namespace {
 
@@ -306,6 +343,12 @@ Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) 
   return found || !bytes ? found : place_of(times, kind, 0, site);
 }
 
+std::uint8_t made_as(std::uint64_t communicator) {
+  const Communicator* const found = with_id(communicator);
+  const std::uint32_t made = found && found->shared ? found->shared->made.load() : 0;
+  return static_cast<std::uint8_t>(made < 256 ? made : 0);
+}
+
 void keep(Times& times, const Meeting& meeting) {
   static const std::int64_t start = meeting.leave;
   if (meeting.leave - start < times.from || meeting.enter - start > times.to) return;
@@ -339,7 +382,8 @@ void leave(Times& times, const ThreadRecord& thread) {
     timing.meetings[timing.met++] = {.number = meeting_number(static_cast<std::uint64_t>(::getpid()), ++alone),
                                      .bytes = timing.call.bytes,
                                      .peer = timing.call.peer,
-                                     .tag = timing.call.tag};
+                                     .tag = timing.call.tag,
+                                     .communicator = made_as(timing.call.communicator)};
   for (std::size_t i = 0; i < timing.met; ++i) {
     Meeting one = timing.meetings[i];
     Last& last = last_with[others_of(one.number)];
@@ -425,14 +469,17 @@ void mark_region(bool begins, std::optional<const char*> pointer) {
   thread->in_regions = count - 1;
 }
 
-void meet(const Meeting& meeting) {
-  if (depth == 1 && meeting.number && timing.met < timing.meetings.size()) timing.meetings[timing.met++] = meeting;
+void meet(Meeting meeting, std::uint64_t communicator) {
+  if (depth != 1 || meeting.number == 0 || timing.met == timing.meetings.size()) return;
+  meeting.communicator = made_as(communicator);
+  timing.meetings[timing.met++] = meeting;
 }
 
-Inside::Inside(const Call& call, const void* site) {
+Inside::Inside(const Call& call, const void* const* place_of_site) {
   if (depth++ > 0) return;
   Record* const ours = record();
   if (!ours || !(thread_ = thread_of(*ours))) return;
+  const void* const site = site_of(place_of_site);
   thread_->call.store(call);
   thread_->site.store(reinterpret_cast<std::uintptr_t>(site), std::memory_order_relaxed);
   thread_->waits.store(0, std::memory_order_relaxed);
@@ -458,7 +505,8 @@ Inside::Inside(const Call& call, const void* site) {
         .tag = call.tag,
         .gives = call.gives != 0,
         .waits = call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"),
-        .sends = sends});
+        .sends = sends},
+       call.communicator);
 }
 
 Inside::~Inside() {
@@ -516,8 +564,9 @@ std::uint64_t count_sent(const Call& call) {
   return one ? meeting_of(call.communicator, record()->rank, call.peer, call.tag, count(one->sent)) : 0;
 }
 
-std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag) {
+std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag, bool by_any) {
   TrafficRecord* const one = traffic(communicator, peer, tag);
+  if (one && by_any) count(one->by_any);
   return one ? meeting_of(communicator, peer, record()->rank, tag, count(one->received)) : 0;
 }
 

@@ -30,7 +30,8 @@ struct Communicator {
   std::uint64_t id = 0;
   std::vector<std::int32_t> world_ranks{};  // empty: the communicator's own ranks
   CommunicatorRecord* shared = nullptr;
-  bool between = false;  // an intercommunicator: world_ranks are those of the other side
+  bool between = false;                 // an intercommunicator: world_ranks are those of the other side
+  std::vector<std::int32_t> started{};  // of a window: the group of MPI_Win_start
 
   std::int32_t world_rank(int peer) const {
     if (peer < 0 || world_ranks.empty()) return peer;
@@ -43,19 +44,22 @@ struct Communicator {
 Communicator* find(std::uintptr_t handle);
 Communicator* with_id(std::uint64_t id);
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
-                  Sort sort = Sort::communicator, int side = -1);
+                  Sort sort = Sort::communicator, int side = -1, const void* site = nullptr);
 void rename(Communicator& one, std::uintptr_t handle);  // it has this handle now
 void forget(std::uintptr_t handle);
 void set_name(Communicator* one, const char* name);  // nullptr: nothing happens
 
 std::uint64_t mix(std::uint64_t seed, std::uint64_t value);  // a hash
 
+// Where the program called a wrapper, whose return address is at `place`. MPI's functions for Fortran are passed over.
+const void* site_of(const void* const* place);
+#define PLACE_OF_SITE (static_cast<const void* const*>(__builtin_frame_address(0)) + 1)
+
 // Records, while it lives, that this thread is inside a call. Calls inside calls are not recorded, such as those that a
 // library's collective makes.
 class Inside {
  public:
-  // `site`: who calls the wrapper.
-  explicit Inside(const Call& call, const void* site = __builtin_return_address(0));
+  explicit Inside(const Call& call, const void* const* place_of_site = PLACE_OF_SITE);
   ~Inside();
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -69,10 +73,10 @@ class Inside {
 // Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD. They
 // return the number of the message's meeting.
 std::uint64_t count_sent(const Call& call);
-std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag);
+std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag, bool by_any = false);
 
-// For --timeline: the call that this thread is inside is at this meeting; number 0: at none.
-void meet(const Meeting& meeting);
+// For --timeline: the call that this thread is inside is at this meeting of a communicator; number 0: at none.
+void meet(Meeting meeting, std::uint64_t communicator);
 
 // For --timeline: this thread begins or ends a region. `name` may point to anything, because MPI_Pcontrol needs no
 // name: then nothing happens. An end without a pointer ends the region that began last.
@@ -87,7 +91,7 @@ Call complete(int number);  // returns what was started; Kind::none: it was not 
 // A test or a probe that found nothing.
 void poll(const Call& call);
 
-// Templates that make an Inside are INLINE, because it asks for the address of who called them.
+// Templates that make an Inside are INLINE, because it asks who called them.
 #define INLINE __attribute__((always_inline)) inline
 
 // What the program would find under this name; also in a library that was loaded for one module alone, as Python loads

@@ -1,5 +1,4 @@
-#include "time.hpp"
-
+#include "timeline.hpp"
 #include "verdict.hpp"
 
 #include <fmt/format.h>

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -188,17 +189,10 @@ std::string uncertainty_of(const std::vector<RankTimes>& ranks) {
 Colour colour_of(Kind kind) {
   const std::string_view name = name_of(kind);
   if (name.starts_with("nccl") || name.starts_with("cuda")) return Colour::gpu;
-  switch (role_of(kind)) {
-    case Role::send:
-    case Role::receive:
-    case Role::both:
-      return Colour::message;
-    case Role::wait_all:
-    case Role::wait_any:
-      return Colour::requests;
-    default:
-      return starts_mpi(kind) || kind == Kind::MPI_Finalize ? Colour::other : Colour::collective;
-  }
+  const Role role = role_of(kind);
+  if (role == Role::send || role == Role::receive || role == Role::both) return Colour::message;
+  if (role == Role::wait_all || role == Role::wait_any) return Colour::requests;
+  return starts_mpi(kind) || kind == Kind::MPI_Finalize ? Colour::other : Colour::collective;
 }
 
 std::string title_of(const TimedCall& call, const std::string& place) {
@@ -216,6 +210,11 @@ std::string title_of(const TimedCall& call, const std::string& place) {
   }
   if (messages > 4) text += fmt::format(" and {} more", messages - 4);
   if (messages == 0 && call.place->bytes) text += ", " + size_of(call.place->bytes);
+  std::set<std::string> names;
+  for (const Meeting& one : call.met)
+    if (call.rank->communicators.contains(one.communicator))
+      names.insert(call.rank->communicators.at(one.communicator));
+  if (!names.empty()) text += fmt::format(" in {}", fmt::join(names, " and "));
   text += fmt::format(", {}: {}", place, time_text(call.leave - call.enter));
   if (call.open)
     return text + ", still waiting at the end" +

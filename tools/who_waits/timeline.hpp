@@ -29,8 +29,9 @@ struct RankTimes {
   std::uint64_t lost = 0;         // earlier calls that are not kept
   std::uint64_t odd_regions = 0;  // calls to begin or end a region that were not possible
   std::vector<Place> places{};
-  std::vector<Meeting> meetings{};  // their places are indices of `places`
-  std::vector<Meeting> open{};      // of the calls that it is still in: `leave` has no meaning
+  std::vector<Meeting> meetings{};                       // their places are indices of `places`
+  std::vector<Meeting> open{};                           // of the calls that it is still in: `leave` has no meaning
+  std::map<std::uint32_t, std::string> communicators{};  // on rank 0: their names
   static void fields(auto& visit, auto& one) {
     visit(one.rank, one.host, one.first, one.last, one.until, one.ended, one.sample, one.lost, one.odd_regions);
     visit(one.places, one.meetings, one.open);
@@ -79,7 +80,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks);  // which must outliv
 
 enum class Colour { message, collective, requests, gpu, other };
 Colour colour_of(Kind kind);
-// "MPI_Recv from rank 1, tag 5, 64 B, heat.cpp:50: 1.2 ms, of which 1.1 ms waiting for rank 1"
+// "MPI_Recv from rank 1, tag 5, 64 B in MPI_COMM_WORLD, heat.cpp:50: 1.2 ms, of which 1.1 ms waiting for rank 1"
 std::string title_of(const TimedCall& call, const std::string& place);
 std::string time_text(double seconds);
 std::string uncertainty_of(const std::vector<RankTimes>& ranks);  // a sentence about their clocks; "": they share one
@@ -92,5 +93,15 @@ std::string svg_of(const Timeline& timeline, std::optional<Moment> from, std::op
 // The same calls as trace events for Perfetto and chrome://tracing.
 std::string trace_of(const Timeline& timeline, std::optional<Moment> from, std::optional<Moment> to,
                      const Where& where);
+
+// --time: how much of the time in calls a rank waits for the last rank to arrive, and how much for the data.
+struct TimeReport {
+  std::vector<int> late;           // the ranks that the others wait for, the one that costs most first
+  std::vector<std::string> lines;  // for people
+};
+// `where` makes a place readable. Late ranks are named if they cost 10 % of the time of all ranks. A rank may be late
+// because it worked longer than the rank that waits, or because it left the meeting before later itself. Only the first
+// is its own doing, and that is measured on each rank's own clock.
+TimeReport report(const std::vector<RankTimes>& ranks, const Where& where);
 
 }  // namespace who_waits

@@ -58,12 +58,17 @@ bool is_in(const RankState& rank, std::uint64_t communicator, std::uint64_t sequ
 }
 // It may call the program, and so do anything: the functions of attributes.
 bool calls_back(const RankState& rank, const Call& call) {
-  return rank.callbacks && (is(call, Role::other) || is_named(call, "MPI_Finalize") || is_named(call, "dup"));
+  return rank.callbacks &&
+         (is(call, Role::other) || is_named(call, "MPI_Finalize") || is_named(call, "dup") || is_named(call, "free"));
+}
+bool of_groups(const Call& call) {
+  return call.kind == Kind::MPI_Win_start || call.kind == Kind::MPI_Win_complete || call.kind == Kind::MPI_Win_wait;
 }
 // In such a call, a rank may still make progress.
 bool is_busy(const RankState& rank) {
-  return std::ranges::any_of(rank.waits,
-                             [&](const Wait& wait) { return is(wait.call, Role::busy) || is(wait.call, Role::other); });
+  return std::ranges::any_of(rank.waits, [&](const Wait& wait) {
+    return is(wait.call, Role::busy) || (is(wait.call, Role::other) && !of_groups(wait.call));
+  });
 }
 // Without a stack, nothing is known of a rank that is in no recorded call.
 bool is_unknown(const RankState& rank) {
@@ -82,6 +87,7 @@ bool in_unrecorded_call(const RankState& rank) {
 struct Need {
   Ranks one_of;
   std::string why;  // what is missing
+  Call call{};      // for which
 };
 using Needs = std::optional<std::vector<Need>>;  // all of them; none: nothing is missing that a rank could give
 using Blocked = std::map<int, std::vector<Need>>;
@@ -147,7 +153,7 @@ class Explanation {
       stuck(verdict, ranks);
       verdict.certain = true;
       for (const auto& [rank, all] : ranks) verdict.stuck.insert(rank);
-      old_mismatch(verdict);
+      old_mismatch(verdict, false);
     } else if (pieces_differ(verdict)) {
     } else if (const Blocked maybe = that_cannot_move(all_blocked); !maybe.empty()) {
       stuck(verdict, maybe);
@@ -160,12 +166,19 @@ class Explanation {
       say(verdict, "this is so unless {}", reason);
     } else {
       moving(verdict, all_blocked);
-      if (Verdict old; verdict.cause == "started" && (old_mismatch(old), !old.cause.empty())) verdict = old;
+      const bool unclear = verdict.cause == "started" || (verdict.cause == "ended" && all_blocked.empty());
+      if (Verdict old; unclear && (old_mismatch(old, verdict.cause == "started"), !old.cause.empty())) verdict = old;
     }
     if (std::ranges::any_of(states_, &RankState::many_tags))
       say(verdict, "more pairs of peer and tag than who_waits can count: it counts further tags of a peer together");
     say_who_lacks_calls(verdict);
     return verdict;
+  }
+
+  std::map<std::uint64_t, std::string> names() const {
+    std::map<std::uint64_t, std::string> all;
+    for (const auto& [id, members] : members_) all[id] = communicator(id);
+    return all;
   }
 
   std::vector<std::string> groups(std::size_t most, bool with_peers = true) const {
@@ -237,10 +250,15 @@ class Explanation {
   static std::string members_text(const Members& members) {
     Ranks ranks, others;
     for (const auto& [rank, member] : members) (member->side == 1 ? others : ranks).insert(rank);
-    constexpr const char* sorts[] = {"the communicator", "NCCL's communicator", "the window", "the file"};
+    constexpr const char* sorts[] = {"the communicator", "NCCL's communicator", "the communicator with the spawned",
+                                     "the window", "the file"};
     const CommunicatorState& first = *members.begin()->second;
     std::string sort = sorts[static_cast<std::size_t>(first.sort)];
-    if (!first.name.empty()) sort += fmt::format(" '{}'", first.name);
+    const auto named = std::ranges::find_if(members, [](const auto& one) { return !one.second->name.empty(); });
+    if (named != members.end())
+      sort += fmt::format(" '{}'", named->second->name);
+    else if (first.place.find(':') != std::string::npos)
+      sort += " made at " + first.place;
     if (ranks.empty() || others.empty())
       return fmt::format("{} of {}", sort, rank_text(ranks.empty() ? others : ranks));
     return fmt::format("{} between {} and {}", sort, rank_text(ranks), rank_text(others));
@@ -337,8 +355,28 @@ class Explanation {
         return Needs{
             {need_of(senders, "rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
                      from, rank.rank, describe(other))}};
-    const std::string who = from == any ? "no rank sends" : fmt::format("rank {} does not send", from);
-    return Needs{{need_of(senders, "{} to {}", who, rank.rank)}};
+    const auto of = [&](int sender, std::uint64_t Traffic::*what) {
+      return count(rank.rank, call.communicator, sender, tag, what);
+    };
+    if (from >= 0) {
+      std::string why = fmt::format("rank {} does not send to {}", from, rank.rank);
+      if (const std::uint64_t by_any = of(from, &Traffic::by_any)) {
+        why += fmt::format(", which took {} of its {} messages by receives from any rank", by_any, received);
+        for (const auto& [other, member] : members)
+          if (count(other, call.communicator, rank.rank, tag, &Traffic::sent) > of(other, &Traffic::received))
+            why += fmt::format(", and has not received one of rank {}", other);
+      }
+      return Needs{{need_of(senders, "{}", why)}};
+    }
+    std::map<std::uint64_t, Ranks, std::greater<>> numbers;
+    for (const int sender : senders) numbers[of(sender, &Traffic::received)].insert(sender);
+    if (senders.size() > 1 && rank.waits.size() == 1) senders.erase(rank.rank);
+    std::vector<std::string> came;
+    for (const auto& [number, ranks] : numbers)
+      if (number > 0)
+        came.push_back(fmt::format("{} from {}{}", number, ranks.size() > 1 ? "each of " : "", rank_text(ranks)));
+    const std::string which = came.empty() ? "" : fmt::format(", which has received {}", fmt::join(came, ", "));
+    return Needs{{need_of(senders, "no rank sends to {}{}", rank.rank, which)}};
   }
 
   Needs send_needs(const RankState& rank, const Call& call) const {
@@ -420,6 +458,34 @@ class Explanation {
     return !verdict.lines.empty();
   }
 
+  // The ranks of its group that have not opened or ended their part of an epoch of MPI_Win_post and MPI_Win_start.
+  Needs group_needs(const RankState& rank, const Call& call) const {
+    if (uncertain(call.communicator) || !certain(&rank) || rank.many_tags) return {};
+    const auto number = [&](std::int32_t tag, std::uint64_t Traffic::*what) {
+      return [=, this](int by, int with) { return count(by, call.communicator, with, tag, what); };
+    };
+    const auto posts = number(post_tag, &Traffic::sent), starts = number(post_tag, &Traffic::received),
+               completes = number(complete_tag, &Traffic::sent);
+    const bool waits = call.kind == Kind::MPI_Win_wait;
+    const int own = rank.rank;
+    std::vector<Need> all;
+    for (const auto& [peer, member] : members_.at(call.communicator)) {
+      if (!(waits ? posts(own, peer) > completes(peer, own) : starts(own, peer) > posts(peer, own))) continue;
+      if (!certain(state(peer)) || state(peer)->many_tags) return {};
+      Ranks others;  // that are in such an epoch
+      for (const auto& [other, one] : members_.at(call.communicator))
+        if (waits ? starts(other, own) > posts(own, other) : posts(peer, other) > completes(other, peer))
+          others.insert(other);
+      const char* const missing = !waits ? "post" : starts(peer, own) > completes(peer, own) ? "complete" : "start";
+      all.push_back(need_of({peer}, "rank {} has not called MPI_Win_{} for rank {}{}{}{}", peer, missing, own,
+                            others.empty() ? ""
+                            : waits        ? ", but "
+                                           : ", but for ",
+                            others.empty() ? "" : rank_text(others), others.empty() || !waits ? "" : " did"));
+    }
+    return all.empty() ? Needs() : all;
+  }
+
   // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI.
   Needs window_needs(const RankState& rank, const Call& call) const {
     if (call.peer < 0 || uncertain(call.communicator)) return {};
@@ -473,7 +539,12 @@ class Explanation {
       if (missing.empty() && call.kind == Kind::MPI_Intercomm_create) return leader_needs(rank, call);
     }
     std::vector<Need> all;
-    for (const int other : missing) all.push_back(need_of({other}, "rank {} is not in {}", other, name_of(call.kind)));
+    const auto same = [&](const Wait& wait) { return wait.call.kind == call.kind; };
+    for (const int other : missing) {  // two calls must not have one name
+      const bool plain = call.communicator == world_id && std::ranges::none_of(state(other)->waits, same);
+      const Call named{.kind = call.kind, .communicator = call.communicator, .sequence = call.sequence};
+      all.push_back(need_of({other}, "rank {} is not in {}", other, plain ? name_of(call.kind) : describe(named)));
+    }
     return all.empty() ? Needs() : all;
   }
 
@@ -503,8 +574,14 @@ class Explanation {
   }
 
   Needs needs(const RankState& rank, const Call& call) const {
+    Needs all = needs_of(rank, call);
+    for (std::size_t i = 0; all && i < all->size(); ++i) all->at(i).call = call;
+    return all;
+  }
+  Needs needs_of(const RankState& rank, const Call& call) const {
     if (is_named(call, "ncclCommInit") || (in_order(call) && !of_device(call))) return collective_needs(rank, call);
     if (of_device(call)) return device_needs(rank, call);
+    if (of_groups(call)) return group_needs(rank, call);
     if (is(call, Role::other)) return window_needs(rank, call);
     if (is(call, Role::send)) return send_needs(rank, call);
     if (is(call, Role::receive)) return receive_needs(rank, call);
@@ -603,27 +680,36 @@ class Explanation {
   }
 
   // The first collective in the histories that differed and that all have left. It may have worked, and proves nothing.
-  void old_mismatch(Verdict& verdict) const {
+  void old_mismatch(Verdict& verdict, bool in_size_too) const {
     for (const auto& [id, members] : members_) {
       if (uncertain(id)) continue;
       for (const auto& [sequence, variants] : made(members)) {
-        if (variants.size() < 2 || (verdict.certain && only_sizes_differ(variants))) continue;
+        if (variants.size() < 2 || (!in_size_too && only_sizes_differ(variants))) continue;
         if (!verdict.certain) verdict.cause = "mismatch";
         return say_calls(verdict, "before, the ranks have made different calls", id, sequence, variants);
       }
     }
   }
 
-  // Messages of `from` that `to` has not received and that do not fit its receive.
-  std::string other_messages(int from, int to, const Call& call) const {
-    if (!state(from) || !receives(call) || state(from)->many_tags || state(to)->many_tags) return "";
-    for (const Traffic& one : state(from)->traffic) {
-      if (one.peer != to || one.sent <= count(to, one.communicator, from, one.tag, &Traffic::received)) continue;
-      const int wanted = call.wanted_tag();
-      if (one.communicator != call.communicator)
-        return fmt::format("; it has sent one in another communicator, {}", communicator(one.communicator));
-      if (wanted != any && one.tag != wanted)
-        return fmt::format("; it has sent one with tag {}, and {} wants tag {}", one.tag, to, wanted);
+  // A message that is wanted has come with another tag or communicator, which no receive takes.
+  std::string other_message(const Need& need, const RankState& to) const {
+    const int wanted = need.call.wanted_tag();
+    for (const int from : need.one_of) {
+      const RankState* const sender = state(from);
+      if (!sender || !receives(need.call) || sender->many_tags || to.many_tags) continue;
+      const std::string who = need.one_of.size() == 1 ? "it" : fmt::format("rank {}", from);
+      for (const Traffic& one : sender->traffic) {
+        const auto posted = std::ranges::count_if(
+            to.outstanding, [&](const Call& other) { return takes(other, one.communicator, from, one.tag); });
+        if (one.peer != to.rank || one.tag < any ||
+            one.sent <= static_cast<std::uint64_t>(posted) +
+                            count(to.rank, one.communicator, from, one.tag, &Traffic::received))
+          continue;
+        if (one.communicator != need.call.communicator)
+          return fmt::format("; {} has sent one in another communicator, {}", who, communicator(one.communicator));
+        if (wanted != any && one.tag != wanted)
+          return fmt::format("; {} has sent one with tag {}, and {} wants tag {}", who, one.tag, to.rank, wanted);
+      }
     }
     return "";
   }
@@ -682,13 +768,15 @@ class Explanation {
       const auto before = static_cast<std::ptrdiff_t>(verdict.lines.size());
       for (std::size_t i = 0; i < shown; ++i) {
         const RankState& rank = *state(path[i]);
-        const int next = path[(i + 1) % path.size()];
-        waits.push_back(fmt::format("{} waits for {}", rank.rank, next));
-        const Call& call = rank.waits.empty()                        ? *rank.polled
-                           : rank.waits.front().requests.size() == 1 ? rank.waits.front().requests.front()
-                                                                     : rank.waits.front().call;
-        say(verdict, "{}: rank {} is {}{}", blocked.at(rank.rank).front().why, next, doing(next),
-            other_messages(next, rank.rank, call));
+        const Need& need = blocked.at(rank.rank).front();
+        const std::string does = doing(path[(i + 1) % path.size()]);
+        Ranks alike;
+        for (const int one : need.one_of)
+          if (doing(one) == does) alike.insert(one);
+        waits.push_back(fmt::format("{} waits for {}{}", rank.rank, need.one_of.size() > 1 ? "one of " : "",
+                                    multinode::ranges(need.one_of, ", ")));
+        say(verdict, "{}: {} {} {}{}", need.why, rank_text(alike), alike.size() > 1 ? "are" : "is", does,
+            other_message(need, rank));
       }
       if (cycle)
         verdict.lines.insert(verdict.lines.begin() + before,
@@ -793,6 +881,9 @@ class Explanation {
 }  // namespace
 
 Verdict explain(const std::vector<RankState>& ranks) { return Explanation(ranks).verdict(); }
+std::map<std::uint64_t, std::string> names_of(const std::vector<RankState>& ranks) {
+  return Explanation(ranks).names();
+}
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most) {
   return Explanation(ranks).groups(most);
 }

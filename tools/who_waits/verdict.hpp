@@ -37,15 +37,17 @@ struct CommunicatorState {
   std::vector<Call> history{};  // the last collectives, the oldest first
   std::uint32_t made = 0;       // it is so manieth of the process
   std::string name{};           // that the program gave
+  std::uint64_t site = 0;       // of a window or file: where the program made it
+  std::string place{};          // of the site
   static void fields(auto& visit, auto& one) {
-    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history, one.made, one.name);
+    visit(one.id, one.collectives, one.size, one.rank, one.sort, one.side, one.history, one.made, one.name, one.place);
   }
 };
 
 struct Traffic {
   std::uint64_t communicator = 0;
   std::int32_t peer = 0, tag = 0;
-  std::uint64_t sent = 0, received = 0;
+  std::uint64_t sent = 0, received = 0, by_any = 0;
 };
 
 struct RankState {
@@ -96,6 +98,8 @@ Verdict explain(const std::vector<RankState>& ranks);
 
 // "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most = 16);
+
+std::map<std::uint64_t, std::string> names_of(const std::vector<RankState>& ranks);  // of communicators, by their id
 
 std::string size_of(std::uint64_t bytes);           // "4 MiB"
 std::string rank_text(const std::set<int>& ranks);  // "ranks 0-11, 13-63"

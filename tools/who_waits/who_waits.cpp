@@ -7,7 +7,6 @@
 #include "observer.hpp"
 #include "packing.hpp"
 #include "stacks.hpp"
-#include "time.hpp"
 #include "timeline.hpp"
 #include "verdict.hpp"
 
@@ -365,6 +364,9 @@ class Watch {
   }
 
  private:
+  Clock::time_point after() const {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
+  }
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
 
   // A signal that cannot be caught has stopped the program's parent: it stops the program, too. That passes SIGCONT on.
@@ -402,8 +404,7 @@ class Watch {
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
       // Some are quiet: a look at them, which stays silent unless it proves that they are stuck.
       if (number("quiet") == 0)  // usually all become quiet soon, and are explained at once
-        next_silent_look_ =
-            Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
+        next_silent_look_ = after();
       some_are_quiet_ = !all_ended && number("quiet") > 0 && Clock::now() >= next_silent_look_;
       if (all_are_quiet_ || number("asked") > answered_ || some_are_quiet_ || proved_)
         number("looks", 1);
@@ -433,9 +434,7 @@ class Watch {
         std::ranges::any_of(ranks, [&](const Brief& one) { return !one.ended && one.quiet < options_.after; });
     const bool explains = world_.rank() == 0 && !all_right && !(all_are_quiet_ && one_moves && !one_failed);
     const bool silent = some_are_quiet_ && !all_are_quiet_ && !proved_ && !one_failed && number("asked") <= answered_;
-    if (some_are_quiet_)
-      next_silent_look_ =
-          Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.after));
+    if (some_are_quiet_) next_silent_look_ = after();
     if (world_.rank() == 0) answered_ = number("asked");
     if (explains && !silent) explained_moves_ = moves;
     const std::string how = world_.broadcast("whether to explain", !explains ? "no" : silent ? "silently" : "yes");
@@ -453,7 +452,13 @@ class Watch {
       const bool outside = state.waits.empty() && !state.polled;
       if (!silent) {  // a silent look stops no process for its stack, and starts no addr2line
         if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
-        for (Wait& wait : state.waits) wait.place = place_of(state.pid, wait.site);
+        std::map<std::uint64_t, std::string> known;
+        const auto find = [&](auto& one) {
+          if (known.try_emplace(one.site).second) known[one.site] = place_of(state.pid, one.site);
+          one.place = known[one.site];
+        };
+        std::ranges::for_each(state.waits, find);
+        std::ranges::for_each(state.communicators, find);
       }
       state.stack = stack_line(stacks);
     }
@@ -543,14 +548,19 @@ class Watch {
   // Collective: draws the timeline, and prints where the time went if the program has ended.
   void show_times(Clock::time_point until, bool at_the_end, const std::map<int, int>& waits_for = {}) {
     RankTimes times = observer_.times(world_.size());
-    times.rank = observer_.state(world_.rank(), Clock::now()).rank;
+    const RankState state = observer_.state(world_.rank(), Clock::now());
+    times.rank = state.rank;
     times.host = multinode::host_name();
     times.first = clock_;
     times.until = until.time_since_epoch().count();
     times.ended = ended_;
     times.last = read_clock(world_);
-    const auto ranks = gather(world_, "the times", times);
+    auto ranks = gather(world_, "the times", times);
+    const auto states = gather(world_, "the communicators", state);
     if (world_.rank() != 0) return;
+    const auto names = names_of(states);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      for (const CommunicatorState& one : states[i].communicators) ranks[i].communicators[one.made] = names.at(one.id);
     std::map<std::pair<std::string, std::uint64_t>, std::string> known;
     const Where where = [&](const Place& place) {
       std::string& name = known[{place.object.data(), place.site}];

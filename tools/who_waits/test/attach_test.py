@@ -22,14 +22,9 @@ ALL, OTHERS = "ranks 0-3", r"ranks 0(-1)?, (2-)?3"
 ROWS = [  # program of 4 ranks, what is said
     ("1 send 0 8; 0 receive 1 7; * barrier", "rank 0 in MPI_Recv, waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier, waiting_programs.cpp:"),
     ("* ssend right 7; * receive left 7", f"{ALL} in MPI_Ssend, "),
-    ("* receive right 7; * send left 7", f"{ALL} in MPI_Recv, "),
     ("2 send 3 7 big; !2 barrier", "rank 2 in MPI_Send, ", "ranks 0-1, 3 in MPI_Barrier"),
-    ("1 receive 3 7; !1 all_reduce big", "rank 1 in MPI_Recv, ", "ranks 0, 2-3 in MPI_Allreduce"),
     ("!1 barrier", "rank 1 in MPI_Finalize, waiting_programs.cpp:", "ranks 0, 2-3 in MPI_Barrier"),
     ("* ireceive right 5; * wait", f"{ALL} in MPI_Wait, "),
-    ("* ireceive left 5; * wait_all", f"{ALL} in MPI_Waitall, "),
-    ("3 receive 0 1; !3 ibarrier; !3 wait", "rank 3 in MPI_Recv, ", "ranks 0-2 in MPI_Wait, "),
-    ("0 probe 3 9; * barrier", "rank 0 in MPI_Probe, ", "ranks 1-3 in MPI_Barrier, "),
     ("!2 exchange; * barrier", r"ranks? (0, )?2 in MPI_(Barrier|Finalize), ", r"rank.* in MPI_Sendrecv, "),
     ("* split; !2 barrier 1; 2 barrier; * barrier", "in MPI_Barrier, "),
     ("0 iprobe 3 9; * barrier", r"rank 0 in .*waiting_programs.cpp:", "ranks 1-3 in MPI_Barrier"),
@@ -125,11 +120,7 @@ def main():
             problem = explain(name, says, how, build, folder) if says else steps(build, folder)
             wrong += bool(problem)
             print(f"{'WRONG' if problem else 'right'}  {name}{': ' + problem if problem else ''}", flush=True)
-        nobody = attach([], build, "no-such-program")
-        if nobody.returncode != 1 or "no process of 'no-such-program'" not in nobody.stderr:
-            print(f"WRONG  no process: {nobody}")
-            wrong += 1
-    print(f"{how}: {len(rows) + 2 - wrong} of {len(rows) + 2} right")
+    print(f"{how}: {len(rows) + 1 - wrong} of {len(rows) + 1} right")
     return 1 if wrong else 0
 
 

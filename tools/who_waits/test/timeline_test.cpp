@@ -1,6 +1,5 @@
 // who_waits: what --timeline draws and --time adds up, of times that are made up.
 #include <packing.hpp>
-#include <time.hpp>
 #include <timeline.hpp>
 
 #include <multinode/base/files.hpp>
@@ -121,19 +120,6 @@ TEST(WhoWaitsTimeline, ABarIsDarkWhileItsRankWaitsForALateOne) {
   EXPECT_EQ(together.bars["bl"].size(), 2u);
 }
 
-TEST(WhoWaitsTimeline, ARankThatStillWaitsIsRedUpToTheEdge) {
-  auto ranks = sums({{10, 73, 10}, {70, 73, 70}}, 1);
-  EXPECT_TRUE(shown(ranks).bars["r"].empty());
-  ranks[1].open.push_back({.enter = 55 * ms, .bytes = 64, .peer = 0, .tag = 3, .place = 5, .sends = true});
-  Shown hangs = shown(ranks);
-  ASSERT_EQ(hangs.bars["r"].size(), 1u);
-  const auto [x, y, width] = hangs.bars["r"][0];
-  EXPECT_EQ(x, 9600 * 45 / 90);
-  EXPECT_GT(y, 0);
-  EXPECT_EQ(x + width, 9600);
-  EXPECT_SAYS(hangs.titles.at(1), "to rank 0, tag 3, 64 B, sum.cpp:7: 45 ms, still waiting at the end");
-}
-
 TEST(WhoWaitsTimeline, AMessageIsAnArrowFromItsSendToItsReceive) {
   auto ranks = sums({{10, 20, 10}, {50, 60, 50}}, 1);
   for (RankTimes& one : ranks) one.meetings[0].peer = 1 - one.rank, one.meetings[0].tag = 7;
@@ -182,7 +168,6 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   ranks[1].meetings.push_back(region(6, "out & in", 20, 60));
   ranks[1].meetings.push_back(region(7, "overlaps", 30, 66));
   ranks[1].open.push_back(region(8, "never ends", 80, 0));
-  ranks[1].odd_regions = 3;
   const Timeline timeline = timeline_of(ranks);
   const std::string svg = svg_of(timeline, {}, {}, where);
   Shown all(svg);
@@ -192,8 +177,6 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_LT(svg.find(">out"), svg.find(">overlaps"));  // which lies on it, and leaves it this room for its name:
   EXPECT_SAYS(svg, R"(<svg x="11.11%" y="42" width="11.11%")");
   EXPECT_SAYS(svg, "rank 1: out &amp; in: 40 ms, from 10.00 ms");
-  EXPECT_SAYS(svg, "Regions that had not ended: 1.");
-  EXPECT_SAYS(svg, "Regions begun or ended without the other: 3.");
   EXPECT_SAYS(trace_of(timeline, {}, {}, where), R"("name":"overlaps","ph":"X","pid":1)");
   Shown part(svg_of(timeline, Moment{0.065}, {}, where));  // it has the same colours
   EXPECT_EQ(part.bars["g2"].size(), 1u);
@@ -205,15 +188,6 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_EQ(report(ranks, where).lines.size(), report(sums({{10, 73, 10}, {70, 73, 70}}, 1), where).lines.size());
   // Programs that know little of CSS show the same colours.
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
-}
-
-TEST(WhoWaitsTime, LongCallsAreKept) {
-  Sample sample;
-  std::vector<Meeting> all(1000);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    all[i] = {.number = 2 * i + 1, .level = static_cast<std::uint8_t>(i < 200 ? 30 : 9)};
-  for (int i = 0; i < 3; ++i) sample.thin(all);
-  EXPECT_EQ(std::ranges::count_if(all, [&](const Meeting& one) { return sample.has(one); }), 200);
 }
 
 #ifdef PATH_waiting_programs
@@ -295,21 +269,26 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
     return under_mpirun(2,
                         {PATH_who_waits, "--after", "2", "--timeline", file, "--", PATH_waiting_programs, statements});
   };
-  const Result result = run(command("1 nap 300; * all_reduce 16; 0 send 1 7"));
+  const Result result = run(command("1 nap 300; * all_reduce 16; * duplicate; 1 nap 100; * barrier 1"));
   EXPECT_EQ(result.status, 0);
   EXPECT_SAYS(result.err, "who_waits: the timeline is in " + file);
   Shown ends(picture());
   EXPECT_FALSE(ends.bars["bd"].empty());
   EXPECT_TRUE(ends.bars["r"].empty());
   EXPECT_TRUE(std::ranges::any_of(ends.titles, [](const std::string& title) {
-    return std::regex_search(title, std::regex(R"(rank 0: MPI_Allreduce, 64 B, waiting_programs.*waiting for rank 1)"));
+    return std::regex_search(
+        title, std::regex(R"(rank 0: MPI_Allreduce, 64 B in MPI_COMM_WORLD, waiting_programs.*waiting for rank 1)"));
   })) << picture();
+
+  EXPECT_SAYS(picture(), "rank 0: MPI_Barrier in the communicator of ranks 0-1, waiting_programs");
 
   Process process(command("1 receive 0 7; * barrier"));
   ASSERT_TRUE(process.wait_for("the timeline is in"));
   process.signal(SIGTERM);
   process.wait();
-  EXPECT_EQ(Shown(picture()).bars["r"].size(), 2u) << picture();
+  const auto red = Shown(picture()).bars["r"];  // up to the edge
+  ASSERT_EQ(red.size(), 2u) << picture();
+  EXPECT_EQ(red[0][0] + red[0][2], 9600);
   EXPECT_SAYS(picture(), "still waiting at the end for rank 1");  // in the barrier, which has no peer
 }
 #endif

@@ -115,27 +115,6 @@ TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
   EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
   EXPECT_SAYS(verdict.lines.at(1), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
-  a.stack = b.stack = "";
-  EXPECT_EQ(explain({a, b}).cause, "cannot tell");
-  EXPECT_SAYS(explain({a, b}).lines.at(0),
-              "in no recorded call, and without its stack (gdb or eu-stack) it cannot be told");
-}
-
-TEST(WhoWaits, AnUnknownWaitIsSaid) {
-  const Call wait{.kind = Kind::MPI_Wait};  // for a request that is not recorded
-  const Verdict verdict = explain({in(rank(0, 2), wait), in(rank(1, 2), wait)});
-  EXPECT_EQ(verdict.cause, "cannot tell");
-  EXPECT_EQ(verdict.lines.at(0), "what rank 0 waits for is not recorded: it is in MPI_Wait");
-}
-
-TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
-  const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
-  RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
-  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, Sort::communicator, -1, {call}});
-  Call other = call;
-  other.kind = Kind::MPI_Bcast;
-  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, Sort::communicator, -1, {other}});
-  EXPECT_FALSE(explain({a, b}).certain);
 }
 
 TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
@@ -153,6 +132,10 @@ TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
   for (RankState& one : ranks) one.communicators.at(one.communicators.size() - 2).name = "io";
   EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator 'io' of ranks 0-1");
   EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the communicator of ranks 0-1, for");
+  for (RankState& one : ranks) one.communicators.back().sort = Sort::window, one.communicators.back().place = "a.cpp:7";
+  EXPECT_SAYS(multinode::join(groups(ranks), "\n"), "call 1 of the window made at a.cpp:7 of ranks 0-1, for");
+  EXPECT_SAYS(explain(ranks).lines.at(2),
+              "0 is not in MPI_Barrier, call 1 of the window made at a.cpp:7 of ranks 0-1: ");
 }
 
 TEST(WhoWaits, RanksOfNcclAreTranslated) {
@@ -201,20 +184,6 @@ TEST(WhoWaits, AMismatchIsOnlyCertainWhereNobodyCanMove) {
   RankState unknown_wait = in_200(1, Kind::MPI_Bcast);  // for a process that is not seen
   unknown_wait.waits[0].call = {.kind = Kind::MPI_Recv, .peer = unknown, .communicator = uncertain_id | 7};
   EXPECT_FALSE(explain({in_200(0), unknown_wait, in_200(2)}).certain);
-}
-
-TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
-  const Call start{.kind = Kind::ncclCommInitRank, .tag = 3, .communicator = 99};
-  RankState ended = rank(1, 3);
-  const auto with = [&](const RankState& rank_state) {
-    return explain({in(rank(0, 3), start), rank_state, in(rank(2, 3), start)});
-  };
-  EXPECT_EQ(with(ended).cause, "late");
-  ended.ended = 0;
-  EXPECT_EQ(with(ended).cause, "ended");
-  EXPECT_TRUE(with(ended).certain);
-  EXPECT_SAYS(with(ended).lines[0], "rank 1 is not in ncclCommInitRank: rank 1 is gone: exit status 0");
-  EXPECT_EQ(with(in(rank(1, 3), start)).cause, "started");
 }
 
 TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) {

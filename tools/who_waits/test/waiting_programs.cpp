@@ -82,12 +82,6 @@ void persistent_ring(int rounds, int without) {
   MPI_Request_free(&both[0]), MPI_Request_free(&both[1]);
 }
 
-void sub_grid() {
-  const int sizes[] = {2, size / 2}, no[] = {0, 0}, first[] = {1, 0};
-  MPI_Comm grid;
-  MPI_Cart_create(MPI_COMM_WORLD, 2, sizes, no, 0, &grid);
-  MPI_Cart_sub(grid, first, &communicators.emplace_back()), MPI_Comm_free(&grid);
-}
 void group() {
   MPI_Group all;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
@@ -149,7 +143,12 @@ void match_only() {
   MPI_Message message;
   MPI_Mprobe(peer(), tag(), MPI_COMM_WORLD, &message, none());
 }
-MPI_Win window;
+std::vector<MPI_Win> windows;
+MPI_Group group_of(int one) {
+  MPI_Group all, chosen;
+  MPI_Comm_group(MPI_COMM_WORLD, &all), MPI_Group_incl(all, 1, &one, &chosen);
+  return chosen;
+}
 MPI_File file;
 void open_file() {
   int name = getpid();  // of rank 0: each rank's parent is another who_waits
@@ -185,8 +184,6 @@ const std::map<std::string, std::function<void()>> operations = {
     {"send_to_all", send_to_all},
     {"ssend", [] { MPI_Ssend(out.data(), count(), MPI_INT, peer(), tag(), comm(3)); }},
     {"receive", [] { MPI_Recv(in.data(), count(), MPI_INT, peer(), tag(), comm(3), none()); }},
-    {"psend", [] { PMPI_Send(out.data(), count(), MPI_INT, peer(), tag(), comm(3)); }},  // as Open MPI's Fortran
-    {"preceive", [] { PMPI_Recv(in.data(), count(), MPI_INT, peer(), tag(), comm(3), none()); }},
     {"probe", [] { MPI_Probe(peer(), tag(), comm(3), none()); }},
     {"iprobe", probe_again_and_again},
     {"isend", [] { MPI_Isend(out.data(), count(), MPI_INT, peer(), tag(), comm(3), new_request()); }},
@@ -216,7 +213,6 @@ const std::map<std::string, std::function<void()>> operations = {
      [] { MPI_Gather(out.data(), argument(1, 9), MPI_INT, in.data(), 9, MPI_INT, argument(0), MPI_COMM_WORLD); }},
     {"duplicate", [] { MPI_Comm_dup(MPI_COMM_WORLD, &communicators.emplace_back()); }},
     {"split", split},
-    {"sub_grid", sub_grid},
     {"group", group},
     {"self", [] { communicators.push_back(MPI_COMM_SELF); }},
     {"mistakes", make_mistakes},
@@ -258,11 +254,18 @@ const std::map<std::string, std::function<void()>> operations = {
        std::thread other([] { MPI_Barrier(MPI_COMM_WORLD); });
        all_reduce(1), other.join();
      }},
-    {"make_window", [] { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &window); }},
-    {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, window); }},
-    {"put", [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, window), MPI_Win_flush(peer(), window); }},
-    {"fence", [] { MPI_Win_fence(0, window); }},
-    {"free_window", [] { MPI_Win_free(&window); }},
+    {"make_window", [] { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &windows.emplace_back()); }},
+    {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, windows[0]); }},
+    {"put",
+     [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, windows[0]), MPI_Win_flush(peer(), windows[0]); }},
+    {"fence", [] { MPI_Win_fence(0, windows[0]); }},
+    {"expose", [] { MPI_Win_post(group_of(peer()), 0, windows[0]), MPI_Win_wait(windows[0]); }},
+    {"access",  // seconds later
+     [] {
+       MPI_Win_start(group_of(peer()), 0, windows[0]), sleep(static_cast<unsigned>(argument(1)));
+       MPI_Win_complete(windows[0]);
+     }},
+    {"free_window", [] { MPI_Win_free(&windows.at(static_cast<std::size_t>(argument(0)))); }},
     {"open_file", open_file},
     {"write_file", [] { MPI_File_write_all(file, out.data(), 16, MPI_INT, none()); }},
     {"close_file", [] { MPI_File_close(&file); }},
