@@ -31,8 +31,12 @@ std::int32_t stream_tag(cudaStream_t stream) {
 }
 thread_local std::int32_t last_tag = unknown;  // of this thread's last call, which ncclGroupEnd starts
 
+std::atomic<std::int32_t> queued{0};
+thread_local std::int32_t groups = 0, group = 0;  // how many ncclGroupStart this thread is behind; their order
+
 Call next_in(ncclComm_t comm, Call call) {
   call.waits = false;  // it waits on the stream
+  call.receive_tag = groups > 0 ? group : ++queued;
   if (Communicator* const known = off() ? nullptr : find(handle_of(comm))) known->next(call);
   return call;
 }
@@ -109,6 +113,7 @@ requires(fields_of(kind).wrapper == Wrapper::waiting) INLINE auto wrapped(A... a
   if (const Communicator* const known = off() ? nullptr : find(handle_of(argument(ncclComm_t{}, all...))))
     call.communicator = known->id;
   const auto result = next_inside<kind, Result>(call, all...);
+  if (kind == Kind::ncclGroupEnd && !inside()) --groups;
   if (kind == Kind::ncclCommDestroy) forget(handle_of(argument(ncclComm_t{}, all...)));
   return result;
 }
@@ -130,6 +135,10 @@ using namespace who_waits;
 extern "C" {
 #define GPU_CALL WRAP
 #include "calls.inc"
+ncclResult_t ncclGroupStart() {
+  if (!inside() && groups++ == 0) group = ++queued;
+  return real<decltype(ncclGroupStart)>("ncclGroupStart")();
+}
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   forget(handle_of(comm));
   return real<decltype(ncclCommAbort)>("ncclCommAbort")(comm);

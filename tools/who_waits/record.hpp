@@ -68,7 +68,8 @@ constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
 struct Call {
   Kind kind = Kind::none;
   std::int32_t peer = no_rank, tag = any, root = no_rank;
-  std::int32_t receive_peer = no_rank, receive_tag = any;  // of Role::both
+  // Of Role::both. receive_tag of NCCL's collectives: their order in the process, the same for those of a group.
+  std::int32_t receive_peer = no_rank, receive_tag = any;
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
   // For --timeline, in the program alone: what all of its ranks call this collective or message, 0 for none; and
   // whether the others wait for this rank there, and this rank for the others.

@@ -796,6 +796,31 @@ class Explanation {
            });
   }
 
+  // Two ranks that have queued calls of two of NCCL's communicators on one stream, each in another order.
+  bool other_order(Verdict& verdict, const Blocked& blocked) const {
+    std::map<std::array<std::uint64_t, 4>, int> known;  // of two calls, communicator and number: a rank with this order
+    for (const RankState& rank : states_) {
+      std::vector<Call> queue;
+      for (const CommunicatorState& one : rank.communicators)
+        if (one.sort == Sort::nccl && !outside(rank) && !blocked.contains(rank.rank))
+          queue.insert(queue.end(), one.history.begin(), one.history.end());
+      std::ranges::sort(queue, {}, &Call::receive_tag);
+      for (std::size_t i = 0; i < queue.size(); ++i)
+        for (std::size_t j = i + 1; j < std::min(i + 16, queue.size()); ++j) {
+          const Call &one = queue[i], &next = queue[j];
+          if (one.tag != next.tag || one.receive_tag == next.receive_tag) continue;
+          known.emplace(std::array{one.communicator, one.sequence, next.communicator, next.sequence}, rank.rank);
+          const auto other = known.find({next.communicator, next.sequence, one.communicator, one.sequence});
+          if (other == known.end()) continue;
+          verdict.cause = "deadlock", verdict.culprits = {other->second, rank.rank};
+          say(verdict, "on one stream, rank {} has queued {} before {}", other->second, describe(next), describe(one));
+          say(verdict, "on one stream, rank {} has queued {} before {}", rank.rank, describe(one), describe(next));
+          return true;
+        }
+    }
+    return false;
+  }
+
   // Nobody is stuck for certain: who makes the others wait?
   void moving(Verdict& verdict, const Blocked& blocked) const {
     for (const RankState& rank : states_)  // what others wait for may not have happened
@@ -805,7 +830,7 @@ class Explanation {
         say(verdict, "{} of rank {} has returned an error, and the rank went on: what it stands for may be missing",
             describe(*rank.failed), rank.rank);
       }
-    if (!verdict.culprits.empty()) return;
+    if (!verdict.culprits.empty() || other_order(verdict, blocked)) return;
     std::map<int, int> waiting_for;  // rank that is not blocked, how many blocked ranks wait for it directly
     for (const auto& [rank, needs] : blocked)
       for (const Need& need : needs)

@@ -163,6 +163,33 @@ TEST(WhoWaits, RanksOfNcclAreTranslated) {
   EXPECT_EQ(explain(ranks).lines.at(1), "  rank 2 has not called ncclSend to 0: rank 0 waits for it");
 }
 
+TEST(WhoWaits, TheOrderOfTwoCommunicatorsOnAStreamIsCompared) {
+  // Each rank has called each communicator once; of those with one number the order is open, as in a group.
+  const auto explained = [](std::array<std::int32_t, 2> first, std::array<std::int32_t, 2> second) {
+    std::vector<RankState> ranks;
+    for (int i = 0; i < 2; ++i) {
+      ranks.push_back(in(rank(i, 2), {.kind = Kind::cudaStreamSynchronize, .tag = 5}));
+      for (const std::uint64_t id : {77, 78}) {
+        const Call call{.kind = Kind::ncclAllReduce,
+                        .tag = 5,
+                        .receive_tag = (i ? second : first)[id - 77],
+                        .communicator = id,
+                        .sequence = 1};
+        ranks.back().communicators.push_back({id, 1, 2, i, Sort::nccl, -1, {call}});
+        ranks.back().communicators.back().made = static_cast<std::uint32_t>(id);
+      }
+    }
+    return explain(ranks);
+  };
+  const Verdict verdict = explained({1, 2}, {2, 1});
+  EXPECT_EQ(verdict.cause, "deadlock");
+  EXPECT_FALSE(verdict.certain);
+  EXPECT_SAYS(multinode::join(verdict.lines, "\n"),
+              "stream, rank 1 has queued ncclAllReduce, call 1 of NCCL's communicator of ranks 0-1, number 2 before");
+  EXPECT_EQ(explained({1, 2}, {1, 2}).cause, "started");
+  EXPECT_EQ(explained({1, 2}, {1, 1}).cause, "started");
+}
+
 // Ranks that are in their call 200, which is this one.
 RankState in_200(int number, Kind kind = Kind::MPI_Barrier) {
   RankState rank_state = in(rank(number, 3, 200), all_reduce(200));
