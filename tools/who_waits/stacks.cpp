@@ -167,6 +167,7 @@ std::string short_name(std::string name) {
   out.erase(out.find_last_not_of(' ') + 1);
   out.erase(0, out.rfind(' ') + 1);
   if (out.starts_with("PMPI")) out.erase(0, 1);
+  if (const std::size_t at = out.find("pthread_"); at == out.find_first_not_of('_') && at != out.npos) out.erase(0, at);
   return out == "ompi_mpi_finalize" ? "MPI_Finalize" : out == "ompi_mpi_init" ? "MPI_Init" : out == "??" ? "" : out;
 }
 
@@ -292,6 +293,12 @@ std::string stack_line(const ProcessStacks& process) {
   for (const Frame& frame : process.threads[0])
     names.insert(names.begin(), frame.python ? label(frame) : frame.function);
   return fmt::format("in {}", fmt::join(names, " <- "));
+}
+
+std::string outside_line(const ProcessStacks& process) {
+  const auto outside = [](const Stack& stack) { return stack.empty() || !is_api(stack.back().function); };
+  const auto found = std::ranges::find_if(process.threads, outside);
+  return found == process.threads.end() ? "" : leaf(*found);
 }
 
 std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks) {

@@ -43,6 +43,8 @@ std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks);
 
 // "in MPI_Recv <- load <- main" of the main thread; "": not known.
 std::string stack_line(const ProcessStacks& process);
+// " in pthread_mutex_lock, solver.cpp:120" of a thread that is in no such call; "": not known.
+std::string outside_line(const ProcessStacks& process);
 
 // R, S, D, T ... as in /proc: R if any thread runs; '?': there is no such process.
 char state_of_threads(pid_t pid);

@@ -879,7 +879,8 @@ class Explanation {
         text += "; a function of the program may run there, for an attribute";
       if (rank.unknown_calls) text += "; it makes calls that are not recorded";
       if (!rank.waits.empty() && rank.other_thread)
-        text += "; another of its threads is outside of MPI and NCCL, and may still make a call";
+        text +=
+            fmt::format("; another of its threads is outside of MPI and NCCL{}, and may still make a call", rank.stack);
       verdict.lines.push_back(text);
       std::map<std::string, Ranks> reasons;  // why others wait for it
       for (const auto& [other, all] : blocked)

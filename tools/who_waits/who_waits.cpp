@@ -451,7 +451,7 @@ class Watch {
       state.process = state_of_threads(state.pid);
       const bool outside = state.waits.empty() && !state.polled;
       if (!silent) {  // a silent look stops no process for its stack, and starts no addr2line
-        if (outside || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
+        if (outside || state.other_thread || program_of(state.pid).starts_with("python")) stacks = stacks_of(state.pid);
         std::map<std::uint64_t, std::string> known;
         const auto find = [&](auto& one) {
           if (known.try_emplace(one.site).second) known[one.site] = place_of(state.pid, one.site);
@@ -460,7 +460,7 @@ class Watch {
         std::ranges::for_each(state.waits, find);
         std::ranges::for_each(state.communicators, find);
       }
-      state.stack = stack_line(stacks);
+      state.stack = state.waits.empty() ? stack_line(stacks) : outside_line(stacks);
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);

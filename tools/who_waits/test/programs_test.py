@@ -84,6 +84,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
      "(?s)^(?!.*this is so unless).*rank 2 has not called MPI_Win_start for rank 0, but rank 1 did"),
     ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect in the communicator with the spawned 'waiting_programs'"),
     ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window .*of ranks 0-3"),
+    ("0 locked_thread 1; 1 receive 0 2", "late", "rank 0 .* outside of MPI and NCCL in pthread_mutex_lock"),
     # Right programs
     ("0 late_thread 1 7 4; 1 late_thread 0 7 4; 0 receive 1 7; 1 receive 0 7; * barrier", "", "another of its threads .* may still make a call"),
     ("0 send_in_finalize 4; 1 receive 0 9", "", "rank 0 .* in MPI_Finalize .* a function of the program may run there"),

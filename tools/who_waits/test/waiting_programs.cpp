@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -266,6 +267,15 @@ const std::map<std::string, std::function<void()>> operations = {
        MPI_Win_complete(windows[0]);
      }},
     {"free_window", [] { MPI_Win_free(&windows.at(static_cast<std::size_t>(argument(0)))); }},
+    {"locked_thread",  // the main thread waits for a mutex that a thread holds in its receive
+     [] {
+       static std::mutex mutex;
+       std::thread thread([from = peer()] {
+         const std::lock_guard lock(mutex);
+         MPI_Recv(in.data(), 1, MPI_INT, from, 1, MPI_COMM_WORLD, none());
+       });
+       usleep(300'000), mutex.lock(), thread.join();
+     }},
     {"open_file", open_file},
     {"write_file", [] { MPI_File_write_all(file, out.data(), 16, MPI_INT, none()); }},
     {"close_file", [] { MPI_File_close(&file); }},
