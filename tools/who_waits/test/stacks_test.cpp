@@ -59,7 +59,7 @@ TEST(WhoWaitsStacks, ThreadsOfLibrariesAreLeftOut) {
       "TID 8:\n#0  0x7f2e96 epoll_wait\n#1  0x7f2e97\n#2  0x7f2e98 start_thread\n#3  0x7f2e99 __clone3\n"
       "TID 9:\n#0  0x7f2e96 work(int)\n    /src/a/a.cpp:4:1\n#1  0x7f2e98 start_thread\n#2  0x7f2e99 __clone3\n");
   ASSERT_EQ(threads.size(), 2u);
-  EXPECT_EQ(threads[0], (Stack{{"main", "a.cpp:9"}, {"__pthread_join", ""}}));
+  EXPECT_EQ(threads[0], (Stack{{"main", "a.cpp:9"}, {"pthread_join", ""}}));
   EXPECT_EQ(threads[1], (Stack{{"work", "a.cpp:4"}}));
 }
 

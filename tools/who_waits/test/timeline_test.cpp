@@ -190,6 +190,15 @@ TEST(WhoWaitsTimeline, AGapHasTheNameOfTheRegionThatBeganLast) {
   EXPECT_FALSE(std::regex_search(svg, std::regex(R"(var\(|class="\w+" (?!fill=|stroke=|display=))")));
 }
 
+TEST(WhoWaitsTime, LongCallsAreKept) {
+  Sample sample;
+  std::vector<Meeting> all(1000);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {.number = 2 * i + 1, .level = static_cast<std::uint8_t>(i < 200 ? 30 : 9)};
+  for (int i = 0; i < 3; ++i) sample.thin(all);
+  EXPECT_EQ(std::ranges::count_if(all, [&](const Meeting& one) { return sample.has(one); }), 200);
+}
+
 #ifdef PATH_waiting_programs
 // The picture and --time show what the program's own log says, also of many more calls than are kept.
 class WhoWaitsTrue : public testing::TestWithParam<int> {};

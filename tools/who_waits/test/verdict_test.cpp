@@ -115,6 +115,27 @@ TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
   EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
   EXPECT_SAYS(verdict.lines.at(1), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+  a.stack = b.stack = "";
+  EXPECT_EQ(explain({a, b}).cause, "cannot tell");
+  EXPECT_SAYS(explain({a, b}).lines.at(0),
+              "in no recorded call, and without its stack (gdb or eu-stack) it cannot be told");
+}
+
+TEST(WhoWaits, AnUnknownWaitIsSaid) {
+  const Call wait{.kind = Kind::MPI_Wait};  // for a request that is not recorded
+  const Verdict verdict = explain({in(rank(0, 2), wait), in(rank(1, 2), wait)});
+  EXPECT_EQ(verdict.cause, "cannot tell");
+  EXPECT_EQ(verdict.lines.at(0), "what rank 0 waits for is not recorded: it is in MPI_Wait");
+}
+
+TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
+  const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
+  RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
+  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, Sort::communicator, -1, {call}});
+  Call other = call;
+  other.kind = Kind::MPI_Bcast;
+  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, Sort::communicator, -1, {other}});
+  EXPECT_FALSE(explain({a, b}).certain);
 }
 
 TEST(WhoWaits, CommunicatorsOfTheSameRanksAreToldApart) {
@@ -187,7 +208,7 @@ TEST(WhoWaits, TheOrderOfTwoCommunicatorsOnAStreamIsCompared) {
   EXPECT_SAYS(multinode::join(verdict.lines, "\n"),
               "stream, rank 1 has queued ncclAllReduce, call 1 of NCCL's communicator of ranks 0-1, number 2 before");
   EXPECT_EQ(explained({1, 2}, {1, 2}).cause, "started");
-  EXPECT_EQ(explained({1, 2}, {1, 1}).cause, "started");
+  EXPECT_EQ(explained({2, 1}, {1, 1}).cause, "started");
 }
 
 // Ranks that are in their call 200, which is this one.
@@ -211,6 +232,20 @@ TEST(WhoWaits, AMismatchIsOnlyCertainWhereNobodyCanMove) {
   RankState unknown_wait = in_200(1, Kind::MPI_Bcast);  // for a process that is not seen
   unknown_wait.waits[0].call = {.kind = Kind::MPI_Recv, .peer = unknown, .communicator = uncertain_id | 7};
   EXPECT_FALSE(explain({in_200(0), unknown_wait, in_200(2)}).certain);
+}
+
+TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
+  const Call start{.kind = Kind::ncclCommInitRank, .tag = 3, .communicator = 99};
+  RankState ended = rank(1, 3);
+  const auto with = [&](const RankState& rank_state) {
+    return explain({in(rank(0, 3), start), rank_state, in(rank(2, 3), start)});
+  };
+  EXPECT_EQ(with(ended).cause, "late");
+  ended.ended = 0;
+  EXPECT_EQ(with(ended).cause, "ended");
+  EXPECT_TRUE(with(ended).certain);
+  EXPECT_SAYS(with(ended).lines[0], "rank 1 is not in ncclCommInitRank: rank 1 is gone: exit status 0");
+  EXPECT_EQ(with(in(rank(1, 3), start)).cause, "started");
 }
 
 TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) {
