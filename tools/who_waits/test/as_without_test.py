@@ -25,10 +25,10 @@ ENDS = ["* barrier", "1 end 3", "1 exit 0; * barrier", "1 leave 0; * barrier", "
 SHELL_ENDS = ["true", *(f"[ $RANK = 0 ] && exec sleep 60; {how}" for how in ("exit 3", "exit 126", "kill -ABRT $$", "kill -SEGV $$", "kill -KILL $$",
                                                                             "kill -TERM $$", "kill -USR2 $$", "/no/such/program"))]
 SIGNALS = [int(one) for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT, signal.SIGTSTP, signal.SIGRTMIN + 3, signal.SIGCONT)]
-CATCHES = f"""import os, signal
+CATCHES = f"""import os, signal, time
 for one in {SIGNALS}: signal.signal(one, lambda number, _: print(number, flush=True))
 print(os.getppid(), os.getpid(), flush=True)
-while True: signal.pause()"""
+while True: time.sleep(0.01)"""  # signal.pause() would miss one that comes just before it
 
 
 def outcome(command, folder, env=foreign_programs.ENVIRONMENT, **more):
@@ -97,8 +97,8 @@ def ends(build, who_waits, folder):
 
     def seen(command):
         status, out, err = outcome(command, folder)
-        # Open MPI 5 tells of `end` in some runs; srun tells of MPI_Abort what it sees first.
-        texts = " end " not in str(command[-1]) and not ("srun" in sys.argv and "mpi_abort" in str(command[-1]))
+        # Open MPI 5 tells of `end` in some runs; srun tells of MPI_Abort, also by an error, what it sees first.
+        texts = " end " not in str(command[-1]) and not ("srun" in sys.argv and re.search("mpi_abort|send 99", str(command[-1])))
         lines = {re.sub(r"rank \d+|\d+-\d\d-\d\dT\S+|\d+\.0\b|\d{3,}", "N", line) for line in err.replace("\0", "").splitlines() if texts and not own.match(line)}
         return status, out if status == 0 else "", sorted(lines)  # a launcher may lose what was printed before a failure
 
