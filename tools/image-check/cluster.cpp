@@ -104,7 +104,7 @@ constexpr const char* of_libraries =
 }  // namespace
 
 double measure_busy(int threads) {
-  constexpr double work = 0.02;  // seconds of a CPU
+  constexpr double work = 0.05;  // seconds of a CPU
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::future<double>> times;
   for (int thread = 0; thread < threads; ++thread)

@@ -54,7 +54,7 @@ Command read_launcher(const std::string& text);
 // `of_site`: the launcher in place of auto. Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options, const std::string& of_site = "");
 
-// How many times as long 20 ms of work of so many threads take here, now, as they would alone.
+// How many times as long 50 ms of work of so many threads take here, now, as they would alone.
 double measure_busy(int threads);
 
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the

@@ -99,6 +99,11 @@ class Run {
   }
 
  private:
+  static constexpr const char* busy_ = "left out, because this node is busy; --only NAME runs it";
+  static bool suffers(const Check& check) { return check.most_busy < Check{}.most_busy; }
+  std::string budget_used_up() const {
+    return fmt::format("the budget of {:.0f} s was used up before its end", budget_);
+  }
   bool interrupted() { return interrupted_ = interrupted_ || signals_.next(); }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
 
@@ -125,8 +130,8 @@ class Run {
     idle.busy = 1;
     const double alone = needed(idle);
     // A baseline and what somebody named must be measured, however long it takes.
-    const bool choose = options_.only.empty() && options_.launches == 1 && alone <= budget_;
-    if (choose) {
+    choose_ = options_.only.empty() && options_.launches == 1 && alone <= budget_;
+    if (choose_) {
       for (const Check* check : can)
         if (cluster_.busy > check->most_busy) left_out_.insert(check);
       std::ranges::sort(can, {}, [&](auto check) {  // the longest of those that suffer most, then of the others
@@ -217,7 +222,7 @@ class Run {
       return attempt;
     }
     if (outcome->timed_out && limit < asked) {
-      result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s was used up before its end";
+      result.reason = budget_used_up();
       return attempt;
     }
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
@@ -262,15 +267,26 @@ class Run {
     CheckResult result{.check = check.name, .title = check.title, .launch = launch};
     const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : limit_on(check, cluster_),
                  needed = seconds_on(check, cluster_);
+    const auto too_busy = [&] { return choose_ && suffers(check) && measure_busy(cluster_.processes_per_node) >= 2; };
     if (const auto why = cannot_run(check, cluster_); why || left_out_.contains(&check)) {
       result.status = Status::skip;
-      result.reason = why ? *why : "left out, because this node is busy; --only '" + check.name + "' runs it";
+      result.reason = why.value_or(busy_);
     } else if (interrupted()) {
       result.reason = "interrupted";
     } else if (left < needed + grace) {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
+      if (too_busy()) result.status = Status::skip, result.reason = busy_;
     } else {
-      auto tried = attempt(check, launch, 0, limit, left - grace);
+      // What suffers from others' work leaves the checks after it their time.
+      double reserved = 0;
+      if (choose_ && suffers(check))
+        for (auto later = std::ranges::find(checks_, &check) + 1; later != checks_.end(); ++later)
+          if (!cannot_run(**later, cluster_) && !left_out_.contains(*later)) reserved += seconds_on(**later, cluster_);
+      auto tried = attempt(check, launch, 0, limit, std::max(left - grace - reserved, needed));
+      if (tried.result.reason == budget_used_up() && too_busy()) {
+        tried.result.status = Status::skip;
+        tried.result.reason = busy_;
+      }
       const double then = budget_ - elapsed();
       const bool busy = tried.judged.busy;
       if (options_.retry && (busy || tried.result.status == Status::fail) && then > needed + grace) {
@@ -335,6 +351,7 @@ class Run {
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;
+  bool choose_ = false;              // among the checks, what the node has time for
   std::set<const Check*> left_out_;  // because the node is busy
   bool alike_ = true;                // the nodes' environments
 };
