@@ -48,6 +48,8 @@ struct Threshold {
   bool least;  // else most
 };
 
+constexpr double any_busy = 1e9;
+
 struct Check {
   std::string name{};
   std::string title{};
@@ -61,8 +63,8 @@ struct Check {
   std::vector<Need> needs{};
   double seconds = 1;  // that it takes, about, on one node; see seconds_on()
   double limit = 30;   // that it may take on one node; see limit_on()
-  double most_busy =
-      1e9;  // of the node (Cluster::busy): else it is left out, because its processes wait for each other
+  // Of the node (Cluster::busy): else it is left out, because its processes wait for each other.
+  double most_busy = any_busy;
   Action action = Action::investigate;
   Variables variables{};
   int exit_status = 0;                           // that a right run has

@@ -142,7 +142,7 @@ Cluster find_cluster(const ClusterOptions& options, const std::string& of_site) 
   Cluster cluster;
   cluster.examples = options.examples.empty() ? node_check::folder_of_examples()
                                               : std::filesystem::absolute(options.examples).lexically_normal();
-  if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
+  if (!std::filesystem::is_regular_file(cluster.examples / "01-environment/explore"))
     throw UsageError("--examples: no 01-environment/explore in '" + cluster.examples.string() +
                      "': name the build folder of the examples");
 

@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <sstream>
 #include <system_error>
 
@@ -74,10 +75,9 @@ class Run {
       if (::mkdir((folder_ / part).c_str(), multinode::folder_mode) != 0)
         throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
-    cluster_.busy = measure_busy(cluster_.processes_per_node);
     budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
-    if (options.budget == 0)  // more for more nodes, but not for a busy one
-      budget_ += 0.05 * static_cast<double>((cluster_.nodes.size() - 1) * checks_.size()) * options.launches;
+    if (options.budget == 0)
+      for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
   }
 
   Results all() {
@@ -100,10 +100,15 @@ class Run {
 
  private:
   static constexpr const char* busy_ = "left out, because this node is busy; --only NAME runs it";
-  static bool suffers(const Check& check) { return check.most_busy < Check{}.most_busy; }
-  std::string budget_used_up() const {
-    return fmt::format("the budget of {:.0f} s was used up before its end", budget_);
+  static bool suffers(const Check& check) { return check.most_busy < any_busy; }
+
+  double needed(std::span<const Check* const> checks) const {  // seconds, without those that are left out
+    double seconds = 0;
+    for (const Check* check : checks)
+      if (!left_out_.contains(check)) seconds += seconds_on(*check, cluster_) * options_.launches;
+    return seconds;
   }
+
   bool interrupted() { return interrupted_ = interrupted_ || signals_.next(); }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
 
@@ -118,34 +123,24 @@ class Run {
     describe_machine(head, cluster_);
     writer_.write(head);
 
-    std::vector<const Check*> can;
-    std::ranges::copy_if(checks_, std::back_inserter(can), [&](auto check) { return !cannot_run(*check, cluster_); });
-    const auto needed = [&](const Cluster& cluster) {
-      double seconds = 0;
-      for (const Check* check : can)
-        if (!left_out_.contains(check)) seconds += seconds_on(*check, cluster) * options_.launches;
-      return seconds;
-    };
-    auto idle = cluster_;
-    idle.busy = 1;
-    const double alone = needed(idle);
+    std::ranges::copy_if(checks_, std::back_inserter(can_), [&](auto check) { return !cannot_run(*check, cluster_); });
+    const double alone = needed(can_);
+    cluster_.busy = measure_busy(cluster_.processes_per_node);
     // A baseline and what somebody named must be measured, however long it takes.
     choose_ = options_.only.empty() && options_.launches == 1 && alone <= budget_;
     if (choose_) {
-      for (const Check* check : can)
-        if (cluster_.busy > check->most_busy) left_out_.insert(check);
-      std::ranges::sort(can, {}, [&](auto check) {  // the longest of those that suffer most, then of the others
+      auto by_cost = can_;
+      std::ranges::sort(by_cost, {}, [](auto check) {  // the longest of those that suffer most, then of the others
         return std::pair(check->most_busy, -check->seconds);
       });
-      for (const Check* check : can)
-        if (needed(cluster_) > budget_ - grace) left_out_.insert(check);
+      for (const Check* check : by_cost)
+        if (cluster_.busy > check->most_busy || needed(can_) > budget_ - grace) left_out_.insert(check);
     }
-    const double expected = needed(cluster_);
     out_ << fmt::format("image-check: suite {}, {} of {} checks can run here{}, {}, {} node{} x {} processes\n",
-                        head.suite, can.size(), checks_.size(),
+                        head.suite, can_.size(), checks_.size(),
                         options_.launches > 1 ? fmt::format(", {} launches of each", options_.launches) : "",
                         head.launcher, head.nodes.size(), head.nodes.size() == 1 ? "" : "s", head.processes_per_node)
-         << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
+         << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, needed(can_));
     if (!left_out_.empty())
       out_ << fmt::format("note: others' work makes this node {:.0f} times slower: {} checks are left out\n",
                           cluster_.busy, left_out_.size());
@@ -186,6 +181,7 @@ class Run {
   struct Attempt {
     Judged judged{};
     CheckResult result;
+    bool cut_off = false;  // by the budget
   };
   // `asked` is how long it might take, `limit` what is left for it.
   Attempt attempt(const Check& check, int launch, int number, double asked, double left) {
@@ -222,7 +218,8 @@ class Run {
       return attempt;
     }
     if (outcome->timed_out && limit < asked) {
-      result.reason = budget_used_up();
+      result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s was used up before its end";
+      attempt.cut_off = true;
       return attempt;
     }
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
@@ -278,12 +275,10 @@ class Run {
       if (too_busy()) result.status = Status::skip, result.reason = busy_;
     } else {
       // What suffers from others' work leaves the checks after it their time.
-      double reserved = 0;
-      if (choose_ && suffers(check))
-        for (auto later = std::ranges::find(checks_, &check) + 1; later != checks_.end(); ++later)
-          if (!cannot_run(**later, cluster_) && !left_out_.contains(*later)) reserved += seconds_on(**later, cluster_);
+      const auto later = std::ranges::next(std::ranges::find(can_, &check), 1, can_.end());
+      const double reserved = choose_ && suffers(check) ? this->needed({later, can_.end()}) : 0;
       auto tried = attempt(check, launch, 0, limit, std::max(left - grace - reserved, needed));
-      if (tried.result.reason == budget_used_up() && too_busy()) {
+      if (tried.cut_off && too_busy()) {
         tried.result.status = Status::skip;
         tried.result.reason = busy_;
       }
@@ -352,6 +347,7 @@ class Run {
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;
   bool choose_ = false;              // among the checks, what the node has time for
+  std::vector<const Check*> can_;    // what can run here, of checks_
   std::set<const Check*> left_out_;  // because the node is busy
   bool alike_ = true;                // the nodes' environments
 };
