@@ -44,6 +44,8 @@ HANDLE(world, MPI_Comm, MPI_COMM_WORLD, "ompi_mpi_comm_world")
 HANDLE(self, MPI_Comm, MPI_COMM_SELF, "ompi_mpi_comm_self")
 HANDLE(null_communicator, MPI_Comm, MPI_COMM_NULL, "ompi_mpi_comm_null")
 HANDLE(null_type, MPI_Datatype, MPI_DATATYPE_NULL, "ompi_mpi_datatype_null")
+HANDLE(no_op, MPI_Op, MPI_NO_OP, "ompi_mpi_op_no_op")
+HANDLE(replace, MPI_Op, MPI_REPLACE, "ompi_mpi_op_replace")
 
 // MPI_Init and the sessions, of a record, that have started and not ended. Without one, and for arguments that are
 // wrong, the wrappers must call nothing of MPI, because the error would name that function instead of the program's.
@@ -595,6 +597,15 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
     call.communicator = where ? where->id : uncertain_id;
     if constexpr (peer >= 0) call.peer = where ? where->world_rank(std::get<peer>(all)) : unknown;
     lock = mix(handle, static_cast<std::uint64_t>(call.peer)) | uncertain_id;  // no request has such a value
+  }
+  if constexpr (fields_of(kind).polls) {
+    constexpr bool reads = named<kind>("MPI_Get", "") || named<kind>("MPI_Fetch", "") || named<kind>("MPI_Comp", "");
+    bool changes = false;  // what it reads, as a counter of tasks
+    if constexpr (named<kind>("MPI_Fetch", "") || named<kind>("", "_accumulate"))
+      changes = std::get<object - 1>(all) != no_op() && std::get<object - 1>(all) != replace();
+    if (!changes) call.receive_tag = 0;
+    if constexpr (reads)
+      if (!changes) call.receive_tag = static_cast<std::int32_t>(mix(1, std::get<peer + 1>(all)) >> 33 | 1);
   }
   if constexpr (kind == Kind::MPI_Win_lock) call.root = std::get<0>(all) == MPI_LOCK_EXCLUSIVE;
   if (where && kind == Kind::MPI_Win_complete)

@@ -63,11 +63,14 @@ class Observer {
       const std::uint64_t turn = record_->threads[i].turn.load(std::memory_order_acquire);
       if (turn != turns_[i]) since_[i] = now;
       turns_[i] = turn;
-      steps += turn;
+      steps += static_cast<std::uint32_t>(turn) - turn / turn_of_poll;
     }
-    for (const RequestRecord& one : record_->requests) steps += one.turn.load(std::memory_order_relaxed);
+    for (const RequestRecord& one : record_->requests)
+      if (role_of(one.call.load().kind) != Role::other)  // a lock
+        steps += one.turn.load(std::memory_order_relaxed);
     const std::uint64_t polls = record_->polls.load(std::memory_order_relaxed);
-    if (steps != steps_) progress_ = now, polling_looks_ = 0, other_polls_ = record_->other_polls;
+    if (steps != steps_)
+      progress_ = now, polling_looks_ = 0, other_polls_ = record_->other_polls, turns_then_ = turns_;
     if (polls != polls_ && steps == steps_) polled_ = now, ++polling_looks_;
     steps_ = steps;
     polls_ = polls;
@@ -122,6 +125,7 @@ class Observer {
                     .world_size = record_->world_size};
     if (const Call failed = record_->failed.load(); failed.kind != Kind::none) state.failed = failed;
     bool of_device = false;  // CUDA and NCCL have no level of threads
+    bool polls = false;      // a window
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       const ThreadRecord& thread = record_->threads[i];
       if (thread.thread.load() == 0) continue;
@@ -137,12 +141,15 @@ class Observer {
       }
       std::atomic_thread_fence(std::memory_order_acquire);
       of_device = of_device || role_of(wait.call.kind) == Role::device || name_of(wait.call.kind)[0] == 'n';
-      if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
+      if (turn / turn_of_poll != turns_then_[i] / turn_of_poll && now - since_[i] < std::chrono::seconds(1))
+        polls = true;
+      else if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
         state.other_thread = true;
       else
         state.waits.push_back(std::move(wait));
     }
     if (record_->unseen_threads > 0 && (record_->of_many_threads || of_device)) state.other_thread = true;
+    if (polls && !state.waits.empty()) state.other_thread = true;
     // It has tested in at least two looks since its last progress, and not long ago.
     if (state.waits.empty() && polling_looks_ > 1 &&
         now - polled_ < std::max<Clock::duration>(std::chrono::seconds(1), (now - progress_) / 2)) {
@@ -191,7 +198,7 @@ class Observer {
   Clock::time_point progress_ = Clock::now(), looked_ = progress_, polled_ = progress_;
   std::uint64_t steps_ = 0, polls_ = 0, other_polls_ = 0;
   int polling_looks_ = 0;  // looks since the last progress that saw new tests
-  std::array<std::uint64_t, std::tuple_size_v<decltype(Record::threads)>> turns_{};
+  std::array<std::uint64_t, std::tuple_size_v<decltype(Record::threads)>> turns_{}, turns_then_{};  // at the progress
   std::array<Clock::time_point, std::tuple_size_v<decltype(Record::threads)>> since_{};
 };
 

@@ -45,6 +45,7 @@ struct CallFields {
   int communicator = -1;       // of a message, which has peer and tag before it, or of a new window or file
   int root = -1, count = -1;   // of a collective (of a gather or scatter: not at its root); the type is behind it
   int object = -1, peer = -1;  // the window, file or communicator that the call uses, and a rank there
+  bool polls = false;          // a loop of such calls may wait for what another rank writes into the window
 };
 inline constexpr auto calls = [] {
   std::array<CallFields, static_cast<std::size_t>(Kind::count) + 1> all{};
@@ -68,7 +69,8 @@ constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
 struct Call {
   Kind kind = Kind::none;
   std::int32_t peer = no_rank, tag = any, root = no_rank;
-  // Of Role::both. receive_tag of NCCL's collectives: their order in the process, the same for those of a group.
+  // Of Role::both. receive_tag of NCCL's collectives: their order in the process, the same for those of a group; of a
+  // call that may poll a window: which place it reads, or 0 if it reads none.
   std::int32_t receive_peer = no_rank, receive_tag = any;
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
   // For --timeline, in the program alone: what all of its ranks call this collective or message, 0 for none; and
@@ -99,7 +101,8 @@ class SharedCall {
 };
 
 // One thread of the process. `turn` is odd while the thread is inside `call`, and grows by one at its start and its
-// end.
+// end. Its upper half grows likewise, but only for a call that polls a window again.
+constexpr std::uint64_t turn_of_poll = std::uint64_t{1} << 32;
 struct ThreadRecord {
   std::atomic<std::int32_t> thread{0};
   std::atomic<std::uint64_t> turn{0};

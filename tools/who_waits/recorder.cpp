@@ -122,8 +122,8 @@ std::uint64_t count(std::atomic<std::uint64_t>& counter) {  // returns the new v
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-void bump(std::atomic<std::uint64_t>& counter) {  // by its only writer
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+void bump(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {  // by its only writer
+  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_release);
 }
 
@@ -475,6 +475,20 @@ void meet(Meeting meeting, std::uint64_t communicator) {
   timing.meetings[timing.met++] = meeting;
 }
 
+namespace {
+// Whether this thread has made the same call of a window in the last few ones: then it polls.
+bool polls_again(const Call& call) {
+  thread_local std::array<std::uint64_t, 4> last{};
+  thread_local std::size_t next = 0;
+  if (call.receive_tag == any || !fields_of(call.kind).polls) return false;
+  const std::uint64_t hash = mix(mix(call.communicator, static_cast<std::uint64_t>(call.peer)),
+                                 static_cast<std::uint64_t>(call.kind) << 32 | static_cast<std::uint32_t>(call.receive_tag));
+  if (std::ranges::find(last, hash) != last.end()) return true;
+  last[next++ % last.size()] = hash;
+  return false;
+}
+}  // namespace
+
 Inside::Inside(const Call& call, const void* const* place_of_site) {
   if (depth++ > 0) return;
   Record* const ours = record();
@@ -483,7 +497,8 @@ Inside::Inside(const Call& call, const void* const* place_of_site) {
   thread_->call.store(call);
   thread_->site.store(reinterpret_cast<std::uintptr_t>(site), std::memory_order_relaxed);
   thread_->waits.store(0, std::memory_order_relaxed);
-  bump(thread_->turn);
+  if (polls_again(call)) step_ += turn_of_poll;
+  bump(thread_->turn, step_);
   if (!ours->timed.load(std::memory_order_relaxed)) return;
   Times& times = ours->times;
   timing.call = call;
@@ -512,7 +527,10 @@ Inside::Inside(const Call& call, const void* const* place_of_site) {
 Inside::~Inside() {
   if (thread_ && record()->timed.load(std::memory_order_relaxed)) leave(record()->times, *thread_);
   --depth;
-  if (thread_) bump(thread_->turn);
+  if (!thread_) return;
+  bump(thread_->turn, step_);
+  if (step_ > 1)
+    if (const Call call = thread_->call.load(); call.receive_tag > 0) poll(call);
 }
 
 void Inside::waits_for(std::span<const int> numbers) {

@@ -68,6 +68,7 @@ class Inside {
 
  private:
   ThreadRecord* thread_ = nullptr;
+  std::uint64_t step_ = 1;  // of its turn
 };
 
 // Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD. They

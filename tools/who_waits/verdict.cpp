@@ -303,7 +303,8 @@ class Explanation {
       for (std::size_t i = 1; i < rank.waits.size(); ++i) text += ", another thread in " + describe(rank.waits[i].call);
       return text;
     }
-    if (rank.polled) return "testing again and again for " + describe(*rank.polled);
+    if (rank.polled)
+      return (is(*rank.polled, Role::other) ? "repeating " : "testing again and again for ") + describe(*rank.polled);
     if (in_unrecorded_call(rank)) return "in a call of MPI that is not recorded";
     if (is_unknown(rank))
       return fmt::format(
@@ -486,9 +487,17 @@ class Explanation {
     return all.empty() ? Needs() : all;
   }
 
-  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI.
+  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. Who polls a window waits
+  // for any other rank of it.
   Needs window_needs(const RankState& rank, const Call& call) const {
     if (call.peer < 0 || uncertain(call.communicator)) return {};
+    if (polls(rank)) {
+      Ranks others;
+      for (const auto& [other, member] : members_.at(call.communicator))
+        if (other != rank.rank) others.insert(other);
+      if (others.empty()) return {};
+      return Needs{{need_of(others, "no rank writes what rank {} reads there", rank.rank)}};
+    }
     const auto locks = [&](const Call& other) {
       return is_named(other, "MPI_Win_lock") && other.communicator == call.communicator &&
              (other.peer == call.peer || other.peer < 0);
