@@ -15,10 +15,11 @@ export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe-1}
 export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy-slot:oversubscribe}"
 
 # Open MPI 4 copies messages from one process's memory to another's (CMA). Containers forbid that system call, and Open
-# MPI prints an error for each message: make it copy through shared memory.
+# MPI prints an error for each message: make it copy through shared memory. Without it, MPI_Win_create fails by "rdma".
 if [ -e /.dockerenv ] || [ -e /run/.containerenv ] || [ -e /.singularity.d ] ||
   [ -n "${container:-}${KUBERNETES_SERVICE_HOST:-}" ]; then
   export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism-none}"
+  export OMPI_MCA_osc="${OMPI_MCA_osc-^rdma}"
 fi
 
 # Where a host has IPv4 and IPv6 addresses, Debian 13's Open MPI 5.0.7 warns about every pair of processes: use IPv4

@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <new>
+#include <set>
 #include <string>
 
 namespace who_waits {
@@ -60,8 +61,15 @@ class Observer {
     looked_ = now;
     std::uint64_t steps = static_cast<std::uint64_t>(record_->pid.load() != 0);
     for (std::size_t i = 0; i < turns_.size(); ++i) {
-      const std::uint64_t turn = record_->threads[i].turn.load(std::memory_order_acquire);
-      if (turn != turns_[i]) since_[i] = now;
+      const ThreadRecord& thread = record_->threads[i];
+      const std::uint64_t turn = thread.turn.load(std::memory_order_acquire);
+      if (turn != turns_[i]) {
+        since_[i] = now;
+        if (is_main(thread)) others_.fill({});
+        const std::set<std::uint64_t> used = communicators_of(thread);
+        others_[i].moves += !used.empty();
+        others_[i].used.insert(used.begin(), used.end());
+      }
       turns_[i] = turn;
       steps += static_cast<std::uint32_t>(turn) - turn / turn_of_poll;
     }
@@ -69,8 +77,7 @@ class Observer {
       if (role_of(one.call.load().kind) != Role::other)  // a lock
         steps += one.turn.load(std::memory_order_relaxed);
     const std::uint64_t polls = record_->polls.load(std::memory_order_relaxed);
-    if (steps != steps_)
-      progress_ = now, polling_looks_ = 0, other_polls_ = record_->other_polls, turns_then_ = turns_;
+    if (steps != steps_) progress_ = now, polling_looks_ = 0, other_polls_ = record_->other_polls, turns_then_ = turns_;
     if (polls != polls_ && steps == steps_) polled_ = now, ++polling_looks_;
     steps_ = steps;
     polls_ = polls;
@@ -78,6 +85,12 @@ class Observer {
   // Seconds since the last progress; the time in which this process was stopped does not count.
   double quiet(Clock::time_point now) const { return std::chrono::duration<double>(now - progress_).count(); }
   std::uint64_t steps() const { return steps_; }  // that look() has seen
+  // Seconds for which the main thread is in its call; 0: it is in none.
+  double main_waits(Clock::time_point now) const {
+    for (std::size_t i = 0; i < turns_.size(); ++i)
+      if (is_main(record_->threads[i]) && turns_[i] % 2) return std::chrono::duration<double>(now - since_[i]).count();
+    return 0;
+  }
 
   // Of one of so many ranks, without its clock.
   RankTimes times(int ranks) const {
@@ -126,6 +139,8 @@ class Observer {
     if (const Call failed = record_->failed.load(); failed.kind != Kind::none) state.failed = failed;
     bool of_device = false;  // CUDA and NCCL have no level of threads
     bool polls = false;      // a window
+    bool others_help = false;
+    const std::set<std::uint64_t> wanted = wanted_by_main();
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       const ThreadRecord& thread = record_->threads[i];
       if (thread.thread.load() == 0) continue;
@@ -141,15 +156,19 @@ class Observer {
       }
       std::atomic_thread_fence(std::memory_order_acquire);
       of_device = of_device || role_of(wait.call.kind) == Role::device || name_of(wait.call.kind)[0] == 'n';
+      // It moves again and again, and was only seen in calls of other communicators than the main thread waits in.
+      const auto is_wanted = [&](std::uint64_t id) { return wanted.contains(id); };
+      wait.apart = others_[i].moves >= 5 && !wanted.empty() && std::ranges::none_of(others_[i].used, is_wanted);
       if (turn / turn_of_poll != turns_then_[i] / turn_of_poll && now - since_[i] < std::chrono::seconds(1))
         polls = true;
       else if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
-        state.other_thread = true;
+        state.other_thread = true, others_help = others_help || !wait.apart;
       else
         state.waits.push_back(std::move(wait));
     }
-    if (record_->unseen_threads > 0 && (record_->of_many_threads || of_device)) state.other_thread = true;
-    if (polls && !state.waits.empty()) state.other_thread = true;
+    if ((record_->unseen_threads > 0 && (record_->of_many_threads || of_device)) || (polls && !state.waits.empty()))
+      state.other_thread = others_help = true;
+    state.others_apart = !others_help && !wanted.empty();
     // It has tested in at least two looks since its last progress, and not long ago.
     if (state.waits.empty() && polling_looks_ > 1 &&
         now - polled_ < std::max<Clock::duration>(std::chrono::seconds(1), (now - progress_) / 2)) {
@@ -193,6 +212,24 @@ class Observer {
   }
 
  private:
+  bool is_main(const ThreadRecord& thread) const {
+    return thread.thread.load() != 0 && thread.thread.load() == record_->pid.load();
+  }
+  // Of a thread's last call, or of the requests that it waited for.
+  std::set<std::uint64_t> communicators_of(const ThreadRecord& thread) const {
+    std::set<std::uint64_t> all{thread.call.load().communicator};
+    for (std::uint32_t at = 0; at < std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits); ++at)
+      all.insert(record_->requests[thread.requests[at] % record_->requests.size()].call.load().communicator);
+    all.erase(0);
+    return all;
+  }
+  // What the main thread waits for; {}: it is in no call.
+  std::set<std::uint64_t> wanted_by_main() const {
+    for (const ThreadRecord& thread : record_->threads)
+      if (is_main(thread) && thread.turn.load(std::memory_order_acquire) % 2) return communicators_of(thread);
+    return {};
+  }
+
   const int file_;
   Record* record_;
   Clock::time_point progress_ = Clock::now(), looked_ = progress_, polled_ = progress_;
@@ -200,6 +237,11 @@ class Observer {
   int polling_looks_ = 0;  // looks since the last progress that saw new tests
   std::array<std::uint64_t, std::tuple_size_v<decltype(Record::threads)>> turns_{}, turns_then_{};  // at the progress
   std::array<Clock::time_point, std::tuple_size_v<decltype(Record::threads)>> since_{};
+  struct Moves {  // of a thread, since the main thread has moved
+    int moves = 0;
+    std::set<std::uint64_t> used{};  // communicators
+  };
+  std::array<Moves, std::tuple_size_v<decltype(Record::threads)>> others_{};
 };
 
 }  // namespace who_waits

@@ -481,8 +481,9 @@ bool polls_again(const Call& call) {
   thread_local std::array<std::uint64_t, 4> last{};
   thread_local std::size_t next = 0;
   if (call.receive_tag == any || !fields_of(call.kind).polls) return false;
-  const std::uint64_t hash = mix(mix(call.communicator, static_cast<std::uint64_t>(call.peer)),
-                                 static_cast<std::uint64_t>(call.kind) << 32 | static_cast<std::uint32_t>(call.receive_tag));
+  const std::uint64_t hash =
+      mix(mix(call.communicator, static_cast<std::uint64_t>(call.peer)),
+          static_cast<std::uint64_t>(call.kind) << 32 | static_cast<std::uint32_t>(call.receive_tag));
   if (std::ranges::find(last, hash) != last.end()) return true;
   last[next++ % last.size()] = hash;
   return false;

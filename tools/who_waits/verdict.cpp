@@ -487,8 +487,8 @@ class Explanation {
     return all.empty() ? Needs() : all;
   }
 
-  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. Who polls a window waits
-  // for any other rank of it.
+  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. Who polls a window
+  // waits for any other rank of it.
   Needs window_needs(const RankState& rank, const Call& call) const {
     if (call.peer < 0 || uncertain(call.communicator)) return {};
     if (polls(rank)) {
@@ -916,6 +916,28 @@ class Explanation {
 }  // namespace
 
 Verdict explain(const std::vector<RankState>& ranks) { return Explanation(ranks).verdict(); }
+Verdict explain_main_threads(std::vector<RankState> ranks, double seconds) {
+  for (RankState& rank : ranks) {
+    if (!rank.others_apart) continue;
+    rank.other_thread = false;
+    std::erase_if(rank.waits, [](const Wait& wait) { return wait.apart; });
+  }
+  Verdict verdict = Explanation(ranks).verdict();
+  const std::set<int> culprits(verdict.culprits.begin(), verdict.culprits.end());
+  bool apart = false;
+  for (const RankState& rank : ranks) {
+    if (!culprits.contains(rank.rank)) continue;
+    apart = apart || rank.others_apart;
+    for (const Wait& wait : rank.waits)  // who waits for any rank may be a server
+      if (wait.seconds < seconds || (receives(wait.call) && wait.call.from() == any)) return {};
+  }
+  if (!verdict.certain || !apart) return {};
+  verdict.certain = false, verdict.main_threads = true;
+  say(verdict,
+      "this is so unless another thread of these ranks helps: since then, they were only seen in calls of other "
+      "communicators");
+  return verdict;
+}
 std::map<std::uint64_t, std::string> names_of(const std::vector<RankState>& ranks) {
   return Explanation(ranks).names();
 }

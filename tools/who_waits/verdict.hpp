@@ -24,8 +24,9 @@ struct Wait {  // a thread inside a call
   double seconds = 0;            // since when
   std::uint64_t site = 0;        // where the program made it
   std::string place{};           // of the site: "solver.cpp:57"
+  bool apart = false;            // of a thread that goes on, and has nothing to do with what the main thread waits for
   static void fields(auto& visit, auto& wait) {
-    visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place);
+    visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place, wait.apart);
   }
 };
 
@@ -60,6 +61,7 @@ struct RankState {
   char process = '?';                              // R, S, D ... as in /proc
   double quiet = 0;                                // seconds since its last progress
   bool other_thread = false;                       // a thread that makes such calls is outside of them
+  bool others_apart = false;                       // the main thread waits, and all such threads are apart
   bool incomplete = false, unknown_calls = false;  // of its record
   bool callbacks = false;                          // MPI_Finalize and others may call the program
   bool many_tags = false;                          // from some tag on, the messages of a peer are counted together
@@ -80,7 +82,7 @@ struct RankState {
           one.other_thread);
     visit(one.incomplete, one.unknown_calls, one.waits, one.polled, one.outstanding, one.communicators, one.traffic);
     visit(one.callbacks, one.many_tags, one.failed, one.pieces_of, one.pieces_sequence, one.pieces_from, one.pieces);
-    visit(one.stack, one.world_size);
+    visit(one.stack, one.world_size, one.others_apart);
   }
 };
 
@@ -89,12 +91,16 @@ struct Verdict {
   // tell"
   std::string cause;
   bool certain = false;              // the program cannot continue
+  bool main_threads = false;         // it is of explain_main_threads()
   std::vector<int> culprits{};       // ranks, in the order in which the lines name them
   std::set<int> stuck{};             // ranks on which that depends: certain if they have not moved since
   std::map<int, int> waits_for{};    // by rank that waits: a rank that it needs
   std::vector<std::string> lines{};  // the explanation, for people
 };
 Verdict explain(const std::vector<RankState>& ranks);
+// Of main threads that are stuck for `seconds` while other threads of theirs, which are apart, go on; not
+// main_threads: there are none. It is never certain, because such a thread may help.
+Verdict explain_main_threads(std::vector<RankState> ranks, double seconds);
 
 // "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most = 16);

@@ -399,13 +399,16 @@ class Watch {
     }
     if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
     quiet_ = quiet;
+    const bool waits = quiet || observer_.main_waits(Clock::now()) >= options_.after;
+    if (waits != waits_) number("waiting", waits ? 1 : -1);
+    waits_ = waits;
     if (world_.rank() == 0) {
       const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
-      // Some are quiet: a look at them, which stays silent unless it proves that they are stuck.
-      if (number("quiet") == 0)  // usually all become quiet soon, and are explained at once
+      // Some are quiet, or their main threads: a look at them, which stays silent unless it proves that they are stuck.
+      if (number("waiting") == 0)  // usually all become quiet soon, and are explained at once
         next_silent_look_ = after();
-      some_are_quiet_ = !all_ended && number("quiet") > 0 && Clock::now() >= next_silent_look_;
+      some_are_quiet_ = !all_ended && number("waiting") > 0 && Clock::now() >= next_silent_look_;
       if (all_are_quiet_ || number("asked") > answered_ || some_are_quiet_ || proved_)
         number("looks", 1);
       else if (all_ended)
@@ -464,7 +467,9 @@ class Watch {
     }
     stacks.rank = state.rank;
     const auto ranks = gather(world_, "the state of the program", state);
-    const Verdict verdict = world_.rank() == 0 ? explain(ranks) : Verdict();
+    Verdict verdict = world_.rank() == 0 ? explain(ranks) : Verdict();
+    if (world_.rank() == 0 && !verdict.certain)
+      if (const Verdict main = explain_main_threads(ranks, options_.after); main.main_threads) verdict = main;
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     const auto who_has_moved = [&] {
       observer_.look(Clock::now());
@@ -472,10 +477,12 @@ class Watch {
     };
     if (silent) {
       const auto moved = who_has_moved();
-      proved_ = world_.rank() == 0 && verdict.certain && verdict.culprits != explained_ &&
-                !has_moved(ranks, verdict, moved) && std::ranges::none_of(ranks, [&](const RankState& one) {
-                  return one.quiet < options_.after && std::ranges::count(verdict.culprits, one.rank);
-                });
+      const auto waits_too_short = [&](const RankState& one) {
+        return one.quiet < options_.after && std::ranges::count(verdict.culprits, one.rank);
+      };
+      proved_ = world_.rank() == 0 && verdict.culprits != explained_ &&
+                (verdict.main_threads || (verdict.certain && !has_moved(ranks, verdict, moved) &&
+                                          std::ranges::none_of(ranks, waits_too_short)));
       return;
     }
     auto all_stacks = gather(world_, "the stacks", stacks);
@@ -503,7 +510,7 @@ class Watch {
   void say(const std::vector<RankState>& ranks, Verdict verdict, const std::vector<ProcessStacks>& stacks,
            const std::vector<bool>& moved) {
     const bool one_moves = std::ranges::find(moved, true) != moved.end();
-    if (has_moved(ranks, verdict, moved)) {
+    if (!verdict.main_threads && has_moved(ranks, verdict, moved)) {
       verdict.certain = false;
       verdict.lines.push_back("a rank has moved on since");
     }
@@ -514,8 +521,8 @@ class Watch {
     for (const auto& more : {verdict.lines, stack_lines}) lines.insert(lines.end(), more.begin(), more.end());
     print(explained_failure_ ? "a rank has failed"
           : all_are_quiet_   ? fmt::format("no progress for {:g} s", options_.after)
-          : proved_ && verdict.certain
-              ? fmt::format("no progress of {} for {:g} s",
+          : proved_ && (verdict.certain || verdict.main_threads)
+              ? fmt::format("no progress of {}{} for {:g} s", verdict.main_threads ? "the main threads of " : "",
                             rank_text({verdict.culprits.begin(), verdict.culprits.end()}), options_.after)
               : "asked by a signal",
           lines);
@@ -528,7 +535,7 @@ class Watch {
                  {"groups", groups(ranks)},
                  {"stacks", stack_lines},
                  {"states", states}});
-    if (verdict.certain) explained_ = verdict.culprits;
+    if (verdict.certain || verdict.main_threads) explained_ = verdict.culprits;
     proved_ = false;
     if (!verdict.certain || one_moves || !options_.end) return;
     // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
@@ -601,7 +608,7 @@ class Watch {
   std::int64_t looks_ = 0, answered_ = 0;  // the looks so far, and the requests for one
   std::int64_t explained_moves_ = -1;      // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;                // of the program, at this rank's last look
-  bool quiet_ = false, counted_end_ = false, explained_failure_ = false, counted_move_ = false;
+  bool quiet_ = false, waits_ = false, counted_end_ = false, explained_failure_ = false, counted_move_ = false;
   bool all_are_quiet_ = false, some_are_quiet_ = false, proved_ = false;  // on rank 0: why it asked for the next look
   Clock::time_point next_silent_look_{};                                  // on rank 0
   std::vector<int> explained_;                                            // on rank 0: the last culprits of a proof

@@ -85,6 +85,9 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect in the communicator with the spawned 'waiting_programs'"),
     ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window .*of ranks 0-3"),
     ("0 locked_thread 1; 1 receive 0 2", "late", "rank 0 .* outside of MPI and NCCL in pthread_mutex_lock"),
+    ("* make_window; 2 poll 1; !2 receive 2 7; * barrier", "polling", "no rank writes what rank 2 reads there: rank"),
+    ("* duplicate; * heartbeat_thread 1 9999; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock",
+     "(?s)0 waits for 1, 1 waits for 0.*unless another thread of these ranks helps"),
     # Right programs
     ("0 late_thread 1 7 4; 1 late_thread 0 7 4; 0 receive 1 7; 1 receive 0 7; * barrier", "", "another of its threads .* may still make a call"),
     ("0 send_in_finalize 4; 1 receive 0 9", "", "rank 0 .* in MPI_Finalize .* a function of the program may run there"),
@@ -92,6 +95,8 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* make_window; 0 expose 1; 1 access 0 4; 0 send 2 7; 2 receive 0 7; * free_window", "", "rank 1 has not called MPI_Win_complete for rank 0: rank 0 waits"),
     ("* sloppy_broadcast; 0 sleep 4; * barrier", "", "rank 0 is not in MPI_Barrier: ranks 1-3 wait for it"),
     ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
+    ("* make_window; 2 count_tasks 4; * barrier", "", ""),
+    ("* duplicate; * heartbeat_thread 1 60; 1 sleep 6; * barrier; * join_thread", "", "^$|rank 1 is not in MPI_Barrier|another of its threads"),
     ("* sloppy_broadcast; 0 nap 700; * barrier; * nap 300", "", "^$|rank 0 is not in MPI_Barrier"),  # nothing after its end
     ("* group; 1 send 0 7 1 1; 0 receive any any 1 1; * barrier 1; * barrier", "", ""),
 ]]

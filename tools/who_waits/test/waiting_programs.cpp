@@ -145,6 +145,7 @@ void match_only() {
   MPI_Mprobe(peer(), tag(), MPI_COMM_WORLD, &message, none());
 }
 std::vector<MPI_Win> windows;
+std::thread heartbeat;
 MPI_Group group_of(int one) {
   MPI_Group all, chosen;
   MPI_Comm_group(MPI_COMM_WORLD, &all), MPI_Group_incl(all, 1, &one, &chosen);
@@ -259,6 +260,30 @@ const std::map<std::string, std::function<void()>> operations = {
     {"lock", [] { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, windows[0]); }},
     {"put",
      [] { MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, windows[0]), MPI_Win_flush(peer(), windows[0]); }},
+    {"poll",  // until another rank changes it
+     [] {
+       MPI_Win_lock_all(0, windows[0]);
+       for (int one = 1, zero = 0; zero != 1; MPI_Win_flush(peer(), windows[0]))
+         MPI_Compare_and_swap(&one, &one, &zero, MPI_INT, peer(), 0, windows[0]);
+     }},
+    {"count_tasks",  // for some seconds
+     [] {
+       const double end = MPI_Wtime() + argument(0);
+       MPI_Win_lock_all(0, windows[0]);
+       for (int one = 1, task; MPI_Wtime() < end; usleep(1000)) {
+         MPI_Fetch_and_op(&one, &task, MPI_INT, 0, 0, MPI_SUM, windows[0]);
+         MPI_Win_flush(0, windows[0]);
+       }
+       MPI_Win_unlock_all(windows[0]);
+     }},
+    {"heartbeat_thread",  // so many messages to itself
+     [] {
+       heartbeat = std::thread([where = comm(0), beats = argument(1)] {
+         for (int beat = 0; beat < beats; ++beat, usleep(100'000))
+           MPI_Sendrecv_replace(&beat, 1, MPI_INT, rank, 1, rank, 1, where, none());
+       });
+     }},
+    {"join_thread", [] { heartbeat.join(); }},
     {"fence", [] { MPI_Win_fence(0, windows[0]); }},
     {"expose", [] { MPI_Win_post(group_of(peer()), 0, windows[0]), MPI_Win_wait(windows[0]); }},
     {"access",  // seconds later
