@@ -99,6 +99,26 @@ TEST(WhoWaits, ARankIsNotStuckIfItsMessageMayStillCome) {
   EXPECT_FALSE(moves({two, sent}));
 }
 
+TEST(WhoWaits, MainThreadsThatWaitForEachOtherAreFoundWhileOtherThreadsGoOn) {
+  const auto beats = [](RankState one) {  // its other thread is in a call of another communicator
+    one.other_thread = one.others_apart = true;
+    one.waits.push_back({{.kind = Kind::MPI_Recv, .peer = 0, .tag = 1, .communicator = 77}, {}, true, 0.5});
+    one.waits.back().apart = true;
+    return one;
+  };
+  const std::vector<RankState> ranks{beats(in(rank(0, 2), receive(1, 7))), beats(in(rank(1, 2), receive(0, 7)))};
+  EXPECT_FALSE(explain(ranks).certain);
+  const Verdict verdict = explain_main_threads(ranks, 60);
+  EXPECT_TRUE(verdict.main_threads && !verdict.certain);
+  EXPECT_SAYS(verdict.lines[0], "0 waits for 1, 1 waits for 0: deadlock");
+  const auto found = [](std::vector<RankState> all) { return explain_main_threads(std::move(all), 60).main_threads; };
+  EXPECT_FALSE(explain_main_threads(ranks, 62).main_threads);  // not for so long
+  auto may_help = ranks;
+  may_help[1].others_apart = false;
+  EXPECT_FALSE(found(may_help));
+  EXPECT_FALSE(found({ranks[0], beats(in(rank(1, 2), receive(any, 7)))}));  // a server
+}
+
 TEST(WhoWaits, ARankMayStillSendThatHasNotMadeTheCommunicatorYet) {
   RankState starts = rank(1, 2);
   starts.communicators.clear();
