@@ -143,8 +143,8 @@ class Observer {
     const std::set<std::uint64_t> wanted = wanted_by_main();
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       const ThreadRecord& thread = record_->threads[i];
-      if (thread.thread.load() == 0) continue;
       const std::uint64_t turn = thread.turn.load(std::memory_order_acquire);
+      if (thread.thread.load() == 0 || turn == 0) continue;  // 0: it has begun or ended regions only, and is CUDA's
       const std::uint32_t requests = thread.waits.load(std::memory_order_acquire);
       Wait wait{.call = thread.call.load(),
                 .all_requests = requests <= ThreadRecord::most_waits,

@@ -434,9 +434,10 @@ void set_name(Communicator* one, const char* name) {
 
 void mark_region(bool begins, std::optional<const char*> pointer) {
   Record* const ours = record();
-  ThreadRecord* const thread =
-      own_thread;  // none: it has made no call, and leaves the places to threads that make some
-  if (!ours || !thread || inside() || !ours->timed.load(std::memory_order_relaxed)) return;
+  if (!ours || inside() || !ours->timed.load(std::memory_order_relaxed)) return;
+  // Who has made no call leaves the places to threads that make some, but CUDA's, which call the program's functions.
+  ThreadRecord* const thread = of_library ? thread_of(*ours) : own_thread;
+  if (!thread) return;
   const auto name = pointer ? text_at(*pointer) : decltype(Place::object){};
   if (pointer && !name[0]) return;
   Times& times = ours->times;
