@@ -488,8 +488,7 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
     if (idle.empty()) {
       idle.push_back(std::make_unique<Block>(kernel, launch, surroundings,
                                              launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
-      if (launch.check) idle.back()->context.random = &random;
-      if (launch.check && blocks > 1) idle.back()->context.global = &global;
+      if (launch.check) idle.back()->context.random = &random, idle.back()->context.global = &global;
     }
     resident.push_back(std::move(idle.back()));
     idle.pop_back();
