@@ -91,20 +91,19 @@ Frames frames() {
   return all;
 }
 std::string place_of(const Frames& frames) {
+  std::string command = fmt::format("addr2line -ie /proc/{}/exe", getpid());
   for (void* const frame : frames) {
     Dl_info info;
     link_map* object = nullptr;
-    if (!dladdr1(frame, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) || *object->l_name) continue;
-    const std::string command = fmt::format(
-        R"(addr2line -ie /proc/{}/exe {:#x} 2>/dev/null | sed -n '/cuda_runtime[.]h/d; s/^\([^?].*:[0-9]*[0-9]\).*/ (\1)/p')",
-        getpid(), reinterpret_cast<std::uintptr_t>(frame) - object->l_addr - 1);
-    char line[1024] = "";
-    FILE* const out = popen(command.c_str(), "r");
-    const bool found = out && std::fgets(line, sizeof line, out);
-    if (out) pclose(out);
-    if (found) return {line, std::strcspn(line, "\n")};
+    if (dladdr1(frame, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) && !*object->l_name)
+      command += fmt::format(" {:#x}", reinterpret_cast<std::uintptr_t>(frame) - object->l_addr - 1);
   }
-  return "";
+  command += R"( 2>/dev/null </dev/null | sed -n '/cuda_runtime[.]h/d; s/^\([^?].*:[0-9]*[0-9]\).*/ (\1)/p')";
+  char line[1024] = "";
+  FILE* const out = popen(command.c_str(), "r");
+  if (out && !std::fgets(line, sizeof line, out)) line[0] = 0;
+  if (out) pclose(out);
+  return {line, std::strcspn(line, "\n")};
 }
 
 std::chrono::seconds deadline() {
