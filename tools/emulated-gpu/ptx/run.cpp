@@ -461,7 +461,9 @@ void Block::report_deadlock() const {
 }
 
 std::string Block::place() const {
-  const auto& w = **std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
+  const auto found = std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
+  if (found == warps.end()) return "kernel " + context.kernel->title;  // the block has just ended
+  const Warp& w = **found;
   const u32 runs = w.alive & ~w.at_barrier & ~w.at_sync;
   const int lane = std::countr_zero(runs ? runs : w.alive);
   return place_of(w, lane) + " is at " + text_of(context, waits_at(w, lane));

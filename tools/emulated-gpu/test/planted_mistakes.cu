@@ -300,6 +300,7 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
      [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
     {"lanes_ended", [](bool right) { expect(20, [=](int* p) { sum_of_some<<<1, 32>>>(right, p + 999); }); }},
     {"too_many_blocks", [](bool right) { meet<<<right ? 256 : 257, 1>>>(zeros()); }},
+    {"bytes_for_blocks", [](bool right) { traps<<<right ? 4 : 1 << 30, 1>>>(true); }},
     {"no_error_checks", look_at_no_error},
     {"more_than_48_kib", reverse_with_more},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},

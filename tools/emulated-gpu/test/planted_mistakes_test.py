@@ -54,6 +54,7 @@ reports = {
     "lanes_ended": r"kernel sum_of_some\(.*thread \(4,0,0\): the value of lane 20 is undefined, because that thread has ended: "
                    r"shfl.*LINE[^\n]*\n[^\n]*WRONG",
     "too_many_blocks": r"a kernel runs for 1 s: 0 of 257 blocks are done; kernel meet\(.*\), block .* is at .*LINE",
+    "bytes_for_blocks": r"a kernel runs for 1 s: \d+ of 1073741824 blocks are done; kernel traps\(bool\)",
     "no_error_checks": r"cudaFree: 0x.* was already freed.*: cudaErrorInvalidValue; the program did not look at this error \(.*mistakes.cu:\d+\)\n"
                        r".*cudaLaunchKernel: set_all\(.* \(2048,1,1\) threads.*: cudaErrorInvalidConfiguration; the program.*LINE\)\n"
                        r".*cudaMemcpy: the destination .* is not device memory: cudaErrorInvalidValue; the program did not look",
@@ -79,7 +80,7 @@ with open(os.path.splitext(os.path.abspath(__file__))[0].removesuffix("_test") +
 def run(*arguments, check=True, seed=1):
     """A program that would never end is stopped when that is reported."""
     options = ["--check", "--seed", str(seed)] if check else []
-    endless = arguments == ("too_many_blocks",)
+    endless = arguments in (("too_many_blocks",), ("bytes_for_blocks",))
     with subprocess.Popen([with_gpus, *options, "2", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env={**os.environ, "EMULATED_GPU_DEADLINE": "1" if endless else "600"}) as process:
         first = process.stderr.readline() if endless else ""
