@@ -37,7 +37,7 @@ cudaDeviceProp properties_of(int device) {
   properties.reservedSharedMemPerBlock = 1 << 10;
   properties.regsPerBlock = properties.regsPerMultiprocessor = 65536;
   properties.warpSize = 32;
-  properties.multiProcessorCount = 8;
+  properties.multiProcessorCount = multiprocessors;
   properties.maxThreadsPerBlock = 1024;
   properties.maxThreadsPerMultiProcessor = 2048;
   properties.maxBlocksPerMultiProcessor = 32;
@@ -140,7 +140,7 @@ cudaError_t cudaDeviceReset() {
     wait_for_device(current_device);
     std::vector<void*> memory;
     {
-      Machine& machine = Machine::get();
+      Machine& machine = the<Machine>();
       const Lock lock(machine.mutex);
       std::erase_if(machine.events, [](cudaEvent_t event) { return event->device == current_device; });
       std::erase_if(machine.streams, [](cudaStream_t stream) {

@@ -14,17 +14,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <random>
 #include <set>
-#include <span>
 #include <system_error>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 namespace emulated_gpu {
@@ -384,7 +379,6 @@ void Hub::say_late(const Waiting& call, const Key& key) {
 struct Hubs {
   std::mutex mutex;
   std::set<std::shared_ptr<Hub>> all;
-  static Hubs& get() { return the<Hubs>(); }
 };
 
 void Hub::accept_all() {
@@ -445,7 +439,7 @@ void Hub::serve(const std::shared_ptr<Connection>& connection) {
 
 std::string start_hub() {
   const auto hub = std::make_shared<Hub>();
-  Hubs& hubs = Hubs::get();
+  Hubs& hubs = the<Hubs>();
   const std::lock_guard lock(hubs.mutex);
   hubs.all.insert(hub);
   std::thread([hub, &hubs] {
@@ -457,7 +451,7 @@ std::string start_hub() {
 }
 
 void wait_for_guests() {
-  Hubs& hubs = Hubs::get();
+  Hubs& hubs = the<Hubs>();
   const std::lock_guard lock(hubs.mutex);
   for (const auto end = Clock::now() + deadline(); Clock::now() < end;) {
     if (std::ranges::none_of(hubs.all, &Hub::has_remote_ranks)) return;

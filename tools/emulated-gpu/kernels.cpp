@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 using namespace emulated_gpu;
@@ -36,8 +34,6 @@ struct Registered {  // a kernel or a variable; never destroyed
 struct Registry {
   std::mutex mutex;
   std::map<const void*, Registered*> kernels, variables;
-
-  static Registry& get() { return the<Registry>(); }
 };
 
 // The binary's program on the device; refuses if there is none.
@@ -72,7 +68,7 @@ ptx::Program& program_of(Binary& binary, int device) {
 
 Registered& registered(const std::map<const void*, Registered*>& all, const void* host, cudaError_t code,
                        const char* what) {
-  const Lock lock(Registry::get().mutex);
+  const Lock lock(the<Registry>().mutex);
   const auto found = all.find(host);
   if (found == all.end()) refuse(code, fmt::format("{} is no {}", host, what));
   return *found->second;
@@ -89,7 +85,7 @@ struct Found {
   }
 };
 Found kernel_at(const void* function, int device) {
-  Registered& registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
+  Registered& registration = registered(the<Registry>().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
   try {
     const ptx::Kernel* const kernel = program_of(*registration.binary, device).kernel(registration.name);
     if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration.title));
@@ -102,9 +98,9 @@ Found kernel_at(const void* function, int device) {
 
 // What a kernel on the device may use.
 std::vector<ptx::Range> memory_of(int device) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   std::vector<ptx::Range> ranges;
-  for (const auto& [begin, one] : Machine::get().memory)
+  for (const auto& [begin, one] : the<Machine>().memory)
     if (can_access(device, one)) ranges.push_back({begin, begin + one.bytes});
   return ranges;
 }
@@ -112,7 +108,7 @@ std::vector<ptx::Range> memory_of(int device) {
 // What is at an address that a kernel on the device must not use.
 std::string describe(std::uintptr_t address, int device) {
   {
-    const Lock lock(Machine::get().mutex);
+    const Lock lock(the<Machine>().mutex);
     const auto* const found = find_memory(reinterpret_cast<const void*>(address));
     if (found && !can_access(device, found->second))
       return fmt::format("memory of device {}, to which device {} has no access (cudaDeviceEnablePeerAccess)",
@@ -121,15 +117,6 @@ std::string describe(std::uintptr_t address, int device) {
   if (address - device_addresses.begin >= device_addresses.bytes)
     return "which is no device memory: it is memory of the host, or nothing";
   return "";
-}
-
-// What does not end the program, once for each kernel and source line: the begin and the end of the text.
-void report_once(const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> reported;
-  const Lock lock(mutex);
-  const std::size_t where = std::max(text.rfind(": "), text.rfind(" (") + 1);  // npos + 1 is 0
-  if (reported.insert(text.substr(0, text.find(", block")) + text.substr(where)).second) report(text);
 }
 
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
@@ -142,7 +129,7 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device)
                                  say,
                                  deadline(),
                                  [device](std::uintptr_t address) { return describe(address, device); }};
-  if (Machine& machine = Machine::get(); machine.any_arriving) {
+  if (Machine& machine = the<Machine>(); machine.any_arriving) {
     const Lock lock(machine.mutex);
     for (const auto& [begin, bytes] : machine.arriving) surroundings.arriving.push_back({begin, begin + bytes});
   }
@@ -171,17 +158,12 @@ int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
   return static_cast<int>(
       std::min({std::size_t{32}, 2048 / ((threads + 31) / 32 * 32), shared_of_multiprocessor / used_by_block}));
 }
-int multiprocessors() {
-  int count = 1;
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device);
-  return count;
-}
 
 void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared, cudaStream_t stream,
             bool cooperative) {
   int device = 0;
   {
-    const Lock lock(Machine::get().mutex);
+    const Lock lock(the<Machine>().mutex);
     device = valid(stream).device;
   }
   const Found found = kernel_at(function, device);
@@ -206,7 +188,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
                                               title, found.attributes.shared, shared, shared_default, shared_most));
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
   const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
-                    static_cast<std::size_t>(multiprocessors());
+                    std::size_t{multiprocessors};
   if (cooperative && blocks > most)
     refuse(cudaErrorCooperativeLaunchTooLarge,
            fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
@@ -225,6 +207,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
+  launch_site = nullptr;
   const auto point = put(stream, [=, kernel = &found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
   // So that the launch returns the error, if the kernel comes to what is not emulated.
   if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));
@@ -239,7 +222,7 @@ thread_local std::vector<Configuration> configurations;
 
 ptx::Range symbol_at(const void* host) {
   const Registered& variable =
-      registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+      registered(the<Registry>().variables, host, cudaErrorInvalidSymbol, "variable of a device");
   const ptx::Range range = program_of(*variable.binary, current_device).variable(variable.name);
   if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable.title));
   return range;
@@ -266,15 +249,16 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, std::size_t, int, int) {
-  const Lock lock(Registry::get().mutex);
-  Registry::get().variables[host] = new Registered(binary, name);
+  const Lock lock(the<Registry>().mutex);
+  the<Registry>().variables[host] = new Registered(binary, name);
 }
 void __cudaRegisterFunction(void** binary, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {
-  const Lock lock(Registry::get().mutex);
-  Registry::get().kernels[function] = new Registered(binary, name);
+  const Lock lock(the<Registry>().mutex);
+  the<Registry>().kernels[function] = new Registered(binary, name);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
+  launch_site = __builtin_return_address(0);
   configurations.push_back({grid, block, shared, stream});
   return 0;
 }

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +26,8 @@ bool fault(const char* kind, int operation) {
   return setting && std::strncmp(setting, kind, length) == 0 && setting[length] == ':' &&
          operation > std::atoi(setting + length + 1);
 }
+
+bool has_more(const CallMessage& post) { return post.length > 0 && post.begin + post.length < post.count; }
 
 }  // namespace
 
@@ -163,9 +164,11 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
   };
   for (const Call& call : calls) send(call, 0);
   while (!open.empty()) {
-    auto next = open.end();
+    auto next = open.end();  // with the next piece to send, or when all have their answers
+    const auto answered = [&](const auto& one) { return pending_[one.first].has_value(); };
     const auto over = [&] {
-      next = std::ranges::find_if(open, [&](const auto& one) { return pending_[one.first].has_value(); });
+      next = std::ranges::find_if(open, [&](const auto& one) { return answered(one) && has_more(one.second.post); });
+      if (std::ranges::all_of(open, answered)) next = open.begin();
       return next != open.end() || stopped_ || (!of_stream && failure_.code != ncclSuccess);
     };
     for (bool said = false; !changed_.wait_for(lock, deadline(), over);)
@@ -184,7 +187,7 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
     for (std::size_t at = 0; at < data.size(); at += bytes)
       std::memcpy(view(static_cast<std::byte*>(call.out)) + post.place(at), data.data() + at, bytes);
     lock.lock();
-    if (post.length > 0 && post.begin + post.length < post.count) send(call, post.begin + post.length);
+    if (has_more(post)) send(call, post.begin + post.length);
   }
   for (const auto& [id, call] : open) pending_.erase(id);
   --inside_;

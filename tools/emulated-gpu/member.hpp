@@ -6,16 +6,11 @@
 #include <cuda_runtime_api.h>
 
 #include <condition_variable>
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace emulated_gpu {

@@ -27,7 +27,7 @@ void report_access(int, siginfo_t* info, void*) {
   const std::uintptr_t address = number(info->si_addr);
   if (address + before_block - device_addresses.begin < device_addresses.bytes) {
     std::string what = "memory that is not allocated";
-    if (Machine& machine = Machine::get(); machine.mutex.try_lock()) {
+    if (Machine& machine = the<Machine>(); machine.mutex.try_lock()) {
       const auto place = [&](const auto& found) {
         return fmt::format("an allocation of {} bytes on device {}", found.second.bytes, found.second.device);
       };
@@ -37,8 +37,9 @@ void report_access(int, siginfo_t* info, void*) {
         what = "just before " + place(*behind) + ", as free() and delete do: free it with cudaFree";
       machine.mutex.unlock();
     }
-    report(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here",
-                       info->si_addr, what));
+    report(
+        fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy; MPI takes host memory here{}",
+                    info->si_addr, what, place_of(frames())));
   }
   if (address - device_addresses.begin - device_addresses.bytes < device_addresses.bytes)  // its second mapping
     report(
@@ -68,7 +69,7 @@ class Arena {
     const std::uintptr_t end = addresses.begin + addresses.bytes;
     bool wrapped = false;
     std::uintptr_t at = next_;
-    for (const auto& memory = Machine::get().memory;;) {  // the first gap after the last allocation
+    for (const auto& memory = the<Machine>().memory;;) {  // the first gap after the last allocation
       if (end - at < size) {
         if (wrapped) return nullptr;
         wrapped = true;
@@ -102,7 +103,7 @@ class Arena {
  private:
   bool reserve() {
     // Less where ulimit -v allows no more.
-    for (std::size_t bytes = 2 * device_memory * Machine::get().devices.size(); bytes >= page; bytes /= 2) {
+    for (std::size_t bytes = 2 * device_memory * the<Machine>().devices.size(); bytes >= page; bytes /= 2) {
       void* const got = mmap(nullptr, 2 * bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (got == MAP_FAILED) continue;
       addresses.begin = number(got) + page;  // so that what is before the first block is ours, too
@@ -137,7 +138,7 @@ namespace emulated_gpu {
 const Addresses& device_addresses = Arena::addresses;
 
 const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data) {
-  const auto& memory = Machine::get().memory;
+  const auto& memory = the<Machine>().memory;
   const auto behind = memory.upper_bound(number(data));
   if (behind == memory.begin()) return nullptr;
   const auto& found = *std::prev(behind);
@@ -145,20 +146,20 @@ const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data)
 }
 
 void require_no_capture() {  // because allocating and freeing would be no part of the graph
-  for (const cudaStream_t stream : Machine::get().streams)
+  for (const cudaStream_t stream : the<Machine>().streams)
     if (stream->capture && stream->capture->thread == std::this_thread::get_id())
       refuse(cudaErrorStreamCaptureUnsupported, "this thread is capturing a stream");
 }
 
 std::size_t used_memory(int device) {
   std::size_t used = 0;
-  for (const auto& [begin, allocation] : Machine::get().memory)
+  for (const auto& [begin, allocation] : the<Machine>().memory)
     if (allocation.device == device && !allocation.of_host()) used += allocation.bytes;
   return used;
 }
 
 bool can_access(int device, const Allocation& memory) {
-  return memory.device == device || memory.of_host() || Machine::get().peers.count({device, memory.device}) > 0;
+  return memory.device == device || memory.of_host() || the<Machine>().peers.count({device, memory.device}) > 0;
 }
 
 }  // namespace emulated_gpu
@@ -168,7 +169,7 @@ namespace {
 // Why a copy cannot use [data, data + bytes) as memory of a device or of the host; "" if it can.
 std::string range_refusal(const void* data, std::size_t bytes, bool of_device, const char* what) {
   const std::string name = fmt::format("{} ({} bytes at {}) ", what, bytes, data);
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   const auto* const where = find_memory(data);
   if (of_device && !where) return name + "is not device memory";  // memory of cudaMallocHost is, for copies
   if (!of_device && where && !where->second.of_host())
@@ -188,7 +189,7 @@ void require_range(const void* data, std::size_t bytes, bool of_device, const ch
 
 // What CUDA knows of this memory: nothing, if it is pageable.
 std::optional<Allocation> allocation_of(const void* data) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   const auto* const where = find_memory(data);
   return where ? std::optional(where->second) : std::nullopt;
 }
@@ -206,8 +207,25 @@ struct Area {
                    view(static_cast<const char*>(from)) + row * from_pitch, width);
   }
 };
+// With --check: does not look at the paddings of rows.
+void require_written(const Area& area, const Frames& by) {
+  static constexpr unsigned char fresh[] = {fresh_byte, fresh_byte, fresh_byte, fresh_byte};
+  for (std::size_t row = 0; row < area.height; ++row)
+    for (std::size_t at = 0; at + sizeof fresh <= area.width; at += sizeof fresh)
+      if (std::memcmp(view(static_cast<const char*>(area.from)) + row * area.from_pitch + at, fresh, sizeof fresh) == 0)
+        return report_once(fmt::format("a copy to the host takes memory that was never written: byte {} of {}{}",
+                                       row * area.width + at, area.width * area.height, place_of(by)));
+}
+// Carries out a copy of the program.
+Task copying(const Area& area, bool to_host) {
+  if (!to_host || !checks()) return [=] { area.copy(); };
+  return [=, by = frames()] {
+    require_written(area, by);
+    area.copy();
+  };
+}
 struct Direction {
-  bool from_pageable_to_device = false, between_devices = false;
+  bool from_pageable_to_device = false, between_devices = false, to_host = false;
 };
 Direction checked(const Area& area, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
@@ -224,13 +242,12 @@ Direction checked(const Area& area, cudaMemcpyKind kind) {
   require_range(area.to, (area.height - 1) * area.to_pitch + area.width, to_device, "the destination");
   require_range(area.from, (area.height - 1) * area.from_pitch + area.width, from_device, "the source");
   const bool into_device = to && !to->of_host();
-  return {into_device && !from, into_device && from && !from->of_host()};
+  return {into_device && !from, into_device && from && !from->of_host(), !into_device && from && !from->of_host()};
 }
 
 void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
   if (area.width == 0 || area.height == 0) return;
-  checked(area, kind);
-  put(stream, [=] { return [=] { area.copy(); }; });
+  put(stream, [=, task = copying(area, checked(area, kind).to_host)] { return task; });
 }
 
 // On the default stream. From pageable memory to a device it returns when the last bytes are staged, and other streams
@@ -251,7 +268,7 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     end_of(cudaStream_t{}).wait();
     const auto staged = std::make_shared<std::vector<char>>(last.width * last.height);
     Area{staged->data(), last.width, last.from, last.from_pitch, last.width, last.height}.copy();
-    Machine& machine = Machine::get();
+    Machine& machine = the<Machine>();
     const Lock lock(machine.mutex);
     const std::uintptr_t begin = number(area.to);
     machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width});
@@ -266,7 +283,7 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     submit(&valid(cudaStream_t{}), finish, true);
     return;
   }
-  put(nullptr, [=] { return [=] { area.copy(); }; });
+  put(nullptr, [=, task = copying(area, direction.to_host)] { return task; });
   if (direction.between_devices) return;
   end_of(cudaStream_t{}).wait();
   require_success_of_all();
@@ -287,7 +304,7 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
     *memory = nullptr;
     if (bytes == 0) return;
     if (kind != Allocation::variable) require_no_capture();
-    const Allocation made{bytes, device, kind};
+    const Allocation made{bytes, device, kind, checks() && kind < Allocation::registered ? frames() : Frames{}};
     const std::size_t used = used_memory(device);
     if (!made.of_host() && (bytes > device_memory || used > device_memory - bytes))
       refuse(cudaErrorMemoryAllocation,
@@ -300,7 +317,7 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
 
 // With the machine's mutex held.
 std::map<std::uintptr_t, Allocation>::iterator owned(void* memory, bool pinned) {
-  auto& all = Machine::get().memory;
+  auto& all = the<Machine>().memory;
   const auto found = all.find(number(memory));
   if (found == all.end() || (found->second.device < 0) != pinned || found->second.kind == Allocation::registered ||
       found->second.kind == Allocation::variable)
@@ -314,7 +331,7 @@ void give_back(std::map<std::uintptr_t, Allocation>::iterator found) {
     munmap(memory, up(found->second.bytes + red_zone, page));
   else
     arena().release(memory, found->second.bytes);
-  Machine::get().memory.erase(found);
+  the<Machine>().memory.erase(found);
 }
 
 // With the machine's mutex held: a stream for cudaMallocAsync and cudaFreeAsync, which CUDA makes a part of its
@@ -340,14 +357,14 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
   if (code != cudaSuccess) return code;
   for (int one = 0; one < device_count(); ++one)  // like CUDA, waits for all work, including that of destroyed streams
     if (pinned || one == device) wait_for_device(one);
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   give_back(owned(memory, pinned));
   return cudaSuccess;
 }
 
 // For calls that say where managed memory should be, which has no effect here.
 void require_managed(const void* memory, std::size_t bytes) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   const auto* const found = find_memory(memory);
   if (!found || found->second.kind != Allocation::managed ||
       number(memory) + bytes > found->first + found->second.bytes)
@@ -377,7 +394,7 @@ std::string refusal(const void* data, std::size_t bytes, int device) {
   if (bytes == 0) return "";
   bool of_device = true;  // pinned host memory is also valid
   {
-    const Lock lock(Machine::get().mutex);
+    const Lock lock(the<Machine>().mutex);
     if (const auto* const where = find_memory(data)) {
       of_device = where->second.of_device();
       if (!can_access(device, where->second))
@@ -463,14 +480,14 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { ret
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return guarded(__func__, [&] {
     {
-      const Lock lock(Machine::get().mutex);
+      const Lock lock(the<Machine>().mutex);
       uncaptured(stream);
       owned(memory, false);
     }
     put(stream, [=] {
       return [=] {
-        const Lock lock(Machine::get().mutex);
-        if (const auto found = Machine::get().memory.find(number(memory)); found != Machine::get().memory.end())
+        const Lock lock(the<Machine>().mutex);
+        if (const auto found = the<Machine>().memory.find(number(memory)); found != the<Machine>().memory.end())
           give_back(found);
       };
     });
@@ -485,7 +502,7 @@ cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Location
 #endif
   return guarded(__func__, [&] {
     require_managed(memory, bytes);
-    const Lock lock(Machine::get().mutex);
+    const Lock lock(the<Machine>().mutex);
     valid(stream);
   });
 }

@@ -9,14 +9,8 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <optional>
-#include <set>
-#include <thread>
-#include <vector>
 
 // NCCL's name for the type behind a communicator's handle. Handles are never deleted, so that later use is detected.
 struct ncclComm {
@@ -34,8 +28,6 @@ thread_local std::string last_error;
 struct Handles {
   std::mutex mutex;
   std::set<ncclComm_t> all;
-
-  static Handles& get() { return the<Handles>(); }
 };
 
 void require(bool right, ncclResult_t code, const std::string& why) {
@@ -44,24 +36,16 @@ void require(bool right, ncclResult_t code, const std::string& why) {
 
 std::shared_ptr<Member> member_of(ncclComm_t comm, const std::string& call) {
   require(comm, ncclInvalidArgument, call + ": the communicator is null");
-  Handles& handles = Handles::get();
+  Handles& handles = the<Handles>();
   const std::lock_guard lock(handles.mutex);
   require(handles.all.count(comm), ncclInvalidArgument, call + ": this is not a communicator");
   require(comm->member != nullptr, ncclInvalidArgument, call + " after " + comm->ended_by);
   return comm->member;
 }
 
-ncclComm_t new_handle(std::shared_ptr<Member> member) {
-  Handles& handles = Handles::get();
-  const std::lock_guard lock(handles.mutex);
-  const auto comm = new ncclComm{std::move(member), ""};
-  handles.all.insert(comm);
-  return comm;
-}
-
 // Takes the communicator out of its handle.
 std::shared_ptr<Member> retire(ncclComm_t comm, const char* call) {
-  const std::lock_guard lock(Handles::get().mutex);
+  const std::lock_guard lock(the<Handles>().mutex);
   comm->ended_by = call;
   return std::exchange(comm->member, nullptr);
 }
@@ -224,7 +208,11 @@ void initialize(const std::string& call, ncclComm_t* comm, int size, const ncclU
   require(cudaGetDevice(&device) == cudaSuccess, ncclUnhandledCudaError,
           call + ": " + cudaGetErrorString(cudaErrorNoDevice));
   ncclGroupStart();
-  group.joins.push_back([=] { *comm = new_handle(std::make_shared<Member>(call, text, rank, size, device, machine)); });
+  group.joins.push_back([=] {
+    auto member = std::make_shared<Member>(call, text, rank, size, device, machine);
+    const std::lock_guard lock(the<Handles>().mutex);
+    the<Handles>().all.insert(*comm = new ncclComm{std::move(member), ""});
+  });
   end_group();
 }
 
@@ -246,11 +234,10 @@ ncclResult_t ask(const char* call, ncclComm_t comm, int* answer, Question&& ques
 
 struct AtExit {
   ~AtExit() {
-    std::size_t left = 0;
-    {
-      const std::lock_guard lock(Handles::get().mutex);
-      for (const ncclComm_t comm : Handles::get().all) left += comm->member ? 1 : 0;
-    }
+    const auto left = [] {
+      const std::lock_guard lock(the<Handles>().mutex);
+      return std::ranges::count_if(the<Handles>().all, [](ncclComm_t comm) { return comm->member != nullptr; });
+    }();
     if (left && checks()) report(fmt::format("leaked at exit: {} communicator{}", left, left > 1 ? "s" : ""));
     wait_for_guests();
   }
@@ -386,8 +373,8 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
 #endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int) {
-  void** handle = reinterpret_cast<void**>(window);
-  return guarded([&] { register_buffer("ncclCommWindowRegister", comm, memory, bytes, handle); });
+  return guarded(
+      [&] { register_buffer("ncclCommWindowRegister", comm, memory, bytes, reinterpret_cast<void**>(window)); });
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return guarded([&] { member_of(comm, "ncclCommWindowDeregister"); });

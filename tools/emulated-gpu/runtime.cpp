@@ -1,21 +1,22 @@
 // The CUDA runtime on the CPU: EMULATED_GPUS devices in host memory, with one thread per stream. See README.md.
 #include "runtime.hpp"
 
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <sstream>
 
 namespace emulated_gpu {
 
-const char* const text_of_description = "emulated GPUs: on the CPU, for correctness";
-
 thread_local int current_device = 0;
 thread_local bool in_host_function = false;
+thread_local void* launch_site = nullptr;
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::pair<cudaError_t, std::string> explained{cudaSuccess, ""};
 
@@ -53,7 +54,7 @@ Machine::Machine() {
       devices.push_back(*device);
     }
   }
-  if (!devices.empty()) description = std::to_string(devices.size()) + " " + text_of_description;
+  if (!devices.empty()) description = std::to_string(devices.size()) + " emulated GPUs: on the CPU, for correctness";
 }
 
 void require_device(int device) {
@@ -83,6 +84,28 @@ void say(const std::string& line) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed
 }
 
+Frames frames() {
+  Frames all(32);
+  all.resize(static_cast<std::size_t>(backtrace(all.data(), 32)));
+  if (void* const site = std::exchange(launch_site, nullptr)) all.insert(all.begin(), site);
+  return all;
+}
+std::string place_of(const Frames& frames) {
+  std::string command = fmt::format("addr2line -ie /proc/{}/exe", getpid());
+  for (void* const frame : frames) {
+    Dl_info info;
+    link_map* object = nullptr;
+    if (dladdr1(frame, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) && !*object->l_name)
+      command += fmt::format(" {:#x}", reinterpret_cast<std::uintptr_t>(frame) - object->l_addr - 1);
+  }
+  command += R"( 2>/dev/null </dev/null | sed -n '/cuda_runtime[.]h/d; s/^\([^?].*:[0-9]*[0-9]\).*/ (\1)/p')";
+  char line[1024] = "";
+  FILE* const out = popen(command.c_str(), "r");
+  if (out && !std::fgets(line, sizeof line, out)) line[0] = 0;
+  if (out) pclose(out);
+  return {line, std::strcspn(line, "\n")};
+}
+
 std::chrono::seconds deadline() {
   static const int seconds = [] {
     const char* text = std::getenv("EMULATED_GPU_DEADLINE");
@@ -101,7 +124,7 @@ struct Faults {
   std::map<int, CudaError> once, at_wait;  // for the next call, and for require_success_of_all()
   std::atomic<int> count{0};
   std::atomic<bool> reported{false};
-  std::map<std::string, cudaError_t> unseen;
+  std::map<std::string, std::pair<cudaError_t, Frames>> unseen;
 };
 Faults& faults() { return emulated_gpu::the<Faults>(); }
 }  // namespace
@@ -109,13 +132,20 @@ void report(const std::string& line) {
   faults().reported = true;
   say(line);
 }
+void report_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> reported;
+  const Lock lock(mutex);
+  const std::size_t where = std::max(text.rfind(": "), text.rfind(" (") + 1);  // npos + 1 is 0
+  if (reported.insert(text.substr(0, text.find(", block")) + text.substr(where)).second) report(text);
+}
 void unseen(cudaError_t code, const std::string& what) {
   const Lock lock(faults().mutex);
-  faults().unseen[what] = code;
+  faults().unseen[what] = {code, frames()};
 }
 void seen(cudaError_t code) {
   const Lock lock(faults().mutex);
-  std::erase_if(faults().unseen, [=](const auto& one) { return one.second == code; });
+  std::erase_if(faults().unseen, [=](const auto& one) { return one.second.first == code; });
 }
 void set_sticky_error(int device, cudaError_t code, const std::string& why) {
   const Lock lock(faults().mutex);
@@ -159,12 +189,12 @@ cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {
 }
 
 cudaStream_t find_stream(cudaStream_t stream, int device) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   return find(stream, device);
 }
 int device_of(cudaStream_t found) { return found->device; }
 
-int physical_device(int device) { return Machine::get().devices.at(static_cast<std::size_t>(device)); }
+int physical_device(int device) { return the<Machine>().devices.at(static_cast<std::size_t>(device)); }
 
 }  // namespace emulated_gpu
 
@@ -174,10 +204,11 @@ using namespace emulated_gpu;
 
 // With --check, what the program leaked, and the errors that it did not look at.
 void report_the_rest() {
-  for (const auto& [what, code] : std::exchange(faults().unseen, {}))
-    report(fmt::format("{}: {}; the program did not look at this error", what, cudaGetErrorName(code)));
+  for (const auto& [what, why] : std::exchange(faults().unseen, {}))
+    report(fmt::format("{}: {}; the program did not look at this error{}", what, cudaGetErrorName(why.first),
+                       place_of(why.second)));
   if (!checks() || faults().count > 0) return;  // after a fault no buffer can be freed
-  Machine& machine = Machine::get();
+  Machine& machine = the<Machine>();
   const Lock lock(machine.mutex);
   std::string left;
   const auto add = [&](std::size_t count, const std::string& what) {
@@ -190,6 +221,11 @@ void report_the_rest() {
   add(machine.events.size(), "event");
   add(machine.graphs.size(), "graph");
   add(machine.executables.size(), "executable graph");
+  std::set<Frames> calls;
+  std::set<std::string> places;
+  for (const auto& [address, one] : machine.memory) calls.insert(one.by);
+  for (const Frames& call : calls) places.insert(place_of(call));
+  for (const std::string& place : places) left += place;
   if (!left.empty()) report("leaked at exit: " + left);
 }
 
@@ -211,6 +247,6 @@ struct AtExit {
 }  // namespace
 
 extern "C" const char* emulated_gpu_description() {
-  const std::string& text = emulated_gpu::Machine::get().description;
+  const std::string& text = the<Machine>().description;
   return text.empty() ? nullptr : text.c_str();
 }

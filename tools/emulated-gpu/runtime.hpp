@@ -3,10 +3,7 @@
 
 #include "device.hpp"
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -14,7 +11,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +19,12 @@ namespace emulated_gpu {
 
 using Clock = std::chrono::steady_clock;
 using Make = std::function<Task()>;
+
+// The calls that this thread is in, and the first of them in the program: " (main.cu:12)", or "" without -g.
+using Frames = std::vector<void*>;
+Frames frames();
+std::string place_of(const Frames& frames);
+extern thread_local void* launch_site;  // of <<<>>>, or null
 
 // The tasks of a stream, executed in order by a thread. It outlives its stream until the last task is done.
 class Queue : public std::enable_shared_from_this<Queue> {
@@ -143,12 +145,14 @@ struct CUgraphExec_st : CUgraph_st {};
 
 namespace emulated_gpu {
 
+inline constexpr int multiprocessors = 8;
 inline constexpr std::size_t device_memory = std::size_t{16} << 30;  // what is not written costs nothing
 
 struct Allocation {
   std::size_t bytes = 0;
   int device = -1;  // -1: pinned memory of the host
   enum Kind { allocated, managed, registered, variable } kind = allocated;
+  Frames by{};  // with --check
 
   bool of_device() const { return device >= 0; }
   bool of_host() const { return device < 0 || kind == managed; }
@@ -171,8 +175,6 @@ struct Machine {
   std::vector<std::pair<std::uintptr_t, std::size_t>> arriving;
   std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
-
-  static Machine& get() { return the<Machine>(); }
 };
 // Of the calling thread.
 extern thread_local int current_device;
@@ -182,7 +184,7 @@ extern thread_local std::pair<cudaError_t, std::string> explained;  // the text 
 
 using Lock = std::lock_guard<std::mutex>;
 
-inline bool has_device() { return !Machine::get().devices.empty(); }
+inline bool has_device() { return !the<Machine>().devices.empty(); }
 
 // Thrown by a function that fails. `why`, if given, becomes the text of cudaGetErrorString on this thread.
 struct CudaError {
@@ -197,6 +199,8 @@ void require_no_fault();
 void require_success();         // also an error that one call returns
 void require_success_of_all();  // also one that a launch has returned, because many programs do not look
 
+// Reports what does not end the program, once for each kernel and source line: the begin and the end of the text.
+void report_once(const std::string& text);
 // With --check, keeps errors of calls until the program looks at one of this code. At its end the others are reported.
 void unseen(cudaError_t code, const std::string& what);
 void seen(cudaError_t code);
@@ -204,7 +208,7 @@ void seen(cudaError_t code);
 // Runs the body of the CUDA function `name`.
 template <class Function>
 cudaError_t guarded(const char* name, Function&& function) try {
-  if (!has_device()) throw CudaError{Machine::get().why_none, "", true};
+  if (!has_device()) throw CudaError{the<Machine>().why_none, "", true};
   if (in_host_function) refuse(cudaErrorNotPermitted, "a host function of a stream must not use CUDA");
   require_no_fault();
   if constexpr (std::is_void_v<decltype(function())>) {
@@ -230,12 +234,12 @@ inline cudaError_t hint(const char* name) {
 template <class Function>
 cudaError_t locked(const char* name, Function&& function) {
   return guarded(name, [&] {
-    const Lock lock(Machine::get().mutex);
-    return function(Machine::get());
+    const Lock lock(the<Machine>().mutex);
+    return function(the<Machine>());
   });
 }
 
-inline int device_count() { return static_cast<int>(Machine::get().devices.size()); }
+inline int device_count() { return static_cast<int>(the<Machine>().devices.size()); }
 void require_device(int device);
 
 // The functions from here to submit() are called with the machine's mutex held.

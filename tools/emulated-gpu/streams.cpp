@@ -10,7 +10,7 @@ using namespace emulated_gpu;
 namespace emulated_gpu {
 
 CUstream_st* find(cudaStream_t stream, int device) {
-  std::set<cudaStream_t>& streams = Machine::get().streams;
+  std::set<cudaStream_t>& streams = the<Machine>().streams;
   if (stream != nullptr && stream != cudaStreamLegacy) return streams.count(stream) ? stream : nullptr;
   for (const cudaStream_t one : streams)
     if (one->is_default && one->device == device) return one;
@@ -25,7 +25,7 @@ CUstream_st& valid(cudaStream_t stream) {
 
 Point submit(CUstream_st* stream, Task task, bool late) {
   std::vector<Point> before;
-  for (const cudaStream_t other : Machine::get().streams)
+  for (const cudaStream_t other : the<Machine>().streams)
     if (other != stream && other->device == stream->device && other->blocking && stream->blocking &&
         (other->is_default || stream->is_default))
       before.push_back(end_of(other->queue));
@@ -39,7 +39,7 @@ Point submit(CUstream_st* stream, Task task, bool late) {
 }
 
 std::optional<Point> put(cudaStream_t stream, const Make& make) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   CUstream_st& found = valid(stream);
   if (!found.capture) return submit(&found, make());
   found.capture->tasks.push_back(make);
@@ -48,7 +48,7 @@ std::optional<Point> put(cudaStream_t stream, const Make& make) {
 }
 
 Point end_of(cudaStream_t stream) {
-  const Lock lock(Machine::get().mutex);
+  const Lock lock(the<Machine>().mutex);
   const CUstream_st& found = valid(stream);
   if (found.capture) refuse(cudaErrorStreamCaptureUnsupported, "this stream is being captured");
   return end_of(found.queue);
@@ -59,7 +59,7 @@ Point end_of(cudaStream_t stream) {
 namespace {
 
 CUevent_st& valid(cudaEvent_t event) {
-  if (!Machine::get().events.count(event))
+  if (!the<Machine>().events.count(event))
     refuse(cudaErrorInvalidResourceHandle, "this event was destroyed or never created");
   return *event;
 }
@@ -84,7 +84,7 @@ void put_host(cudaStream_t stream, bool given, const Task& function) {
 bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
 
 CUgraph_st& valid(cudaGraph_t graph) {
-  if (!Machine::get().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
+  if (!the<Machine>().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
   return *graph;
 }
 
@@ -95,7 +95,7 @@ namespace emulated_gpu {
 void wait_for_device(int device) {
   std::vector<Point> ends;
   {
-    Machine& machine = Machine::get();
+    Machine& machine = the<Machine>();
     const Lock lock(machine.mutex);
     for (const cudaStream_t stream : machine.streams)
       if (stream->device == device) ends.push_back(end_of(stream->queue));

@@ -7,10 +7,7 @@
 #include <nccl.h>
 #include <nlohmann/json.hpp>
 
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
-#include <string>
 
 namespace emulated_gpu {
 
@@ -20,18 +17,7 @@ struct NcclError {
   std::string text;
 };
 
-enum class Op : std::uint32_t {
-  all_reduce,
-  reduce,
-  broadcast,
-  reduce_scatter,
-  all_gather,
-  all_to_all,
-  gather,
-  scatter,
-  send,
-  recv
-};
+enum class Op { all_reduce, reduce, broadcast, reduce_scatter, all_gather, all_to_all, gather, scatter, send, recv };
 const char* name_of(Op op);  // "ncclAllReduce"
 inline bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
 // Those that NCCL makes of sends and receives, each with its own connections; the others use the ring.

@@ -33,11 +33,17 @@ bool Checker::ordered(const Event& before, const Warp& w, int lane) const {
   return other == static_cast<unsigned>(lane) || lanes[warp].seen[lane][other] > before.lane;
 }
 
+Checker::Event Checker::event(const Warp& w, const Instruction& i, int lane) const {
+  return {static_cast<u16>(w.number * warp_size + static_cast<unsigned>(lane)), clock[w.number],
+          lanes[w.number].lane[lane], static_cast<u32>(&i - w.context->kernel->code.data())};
+}
+
 void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* address, unsigned bytes, Access kind,
                      Stored stored) {
   const Context& c = *w.context;
   const u64 shared = reinterpret_cast<u64>(c.shared);
   for (const int l : Lanes{mask}) {
+    const auto* value = static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride;
     if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter) {
       // Memory that was never written is still full of the byte it was filled with: at least 4 of them in a row.
       const u64 begin = bytes < 4 ? address[l] & ~u64{3} : address[l];
@@ -48,15 +54,12 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
     const u64 offset = address[l] - shared;
     if (offset >= c.shared_size) {
       if (c.global && i.flow == Flow::global && address[l] - reinterpret_cast<u64>(c.local) >= c.local_size)
-        c.global->access(w, i, l, address[l], bytes, kind,
-                         static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride);
+        c.global->access(w, i, l, address[l], bytes, kind, value);
       continue;
     }
     synchronize(w, i, offset);
     if (kind >= Access::atomic) continue;
-    const Event now{static_cast<u16>(w.number * warp_size + static_cast<unsigned>(l)), clock[w.number],
-                    lanes[w.number].lane[l], static_cast<u32>(&i - c.kernel->code.data())};
-    const auto* value = static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride;
+    const Event now = event(w, i, l);
     for (Cell& cell : std::span(cells).subspan(offset, bytes)) {
       const auto race = [&](const Event& before, const char* what) {
         if (before.thread == Event{}.thread || before.thread == now.thread || ordered(before, w, l)) return;
@@ -109,14 +112,15 @@ void GlobalChecker::restart() {
   last_ = ~u64{0};
   now_ = 0;
   done_ = false;
-  fences_.clear();
+  for (auto& fences : fences_) fences.clear();
   known_.clear();
 }
 
-void GlobalChecker::fence(const Context& c) {
+void GlobalChecker::fence(const Context& c, bool of_block) {
   const u32 block = static_cast<u32>(c.number) + 1;
-  fences_[block].push_back(++now_);
-  known_[block] = now_;
+  known_[block] = ++now_;
+  for (const int n : {0, 1})
+    if (n || !of_block) fences_[n][block].push_back(now_);
 }
 
 void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind,
@@ -124,16 +128,19 @@ void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 ad
   if (done_) return;
   const Context& c = *w.context;
   const u32 block = static_cast<u32>(c.number) + 1;
-  if (i.release) fence(c);
+  if (i.release) fence(c, i.source->is("cta"));
   if (kind >= Access::atomic || !i.weak) {
     if (now_) known_[block] = now_;
     return;
   }
+  const Checker::Event event = c.checker->event(w, i, lane);
   const auto unordered = [&](const Event& before) {
-    if (before.block == 0 || before.block == block) return false;
+    const bool same = before.block == block;
+    if (before.block == 0 || (same && (before.thread == event.thread || c.checker->ordered(before, w, lane))))
+      return false;
     const auto known = known_.find(block);
-    const auto fences = fences_.find(before.block);
-    if (known == known_.end() || fences == fences_.end()) return true;
+    const auto fences = fences_[same].find(before.block);
+    if (known == known_.end() || fences == fences_[same].end()) return true;
     const auto next = std::upper_bound(fences->second.begin(), fences->second.end(), before.time);
     return next == fences->second.end() || *next > known->second;
   };
@@ -145,19 +152,22 @@ void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 ad
     }
     if (!page_) continue;
     Word& word = page_->words[a % page_bytes / 4];
-    if (word.launch != launch_) word = Word{{}, {}, launch_};
+    if (word.launch != launch_) word = Word{{}, {}, launch_, {}};
     const unsigned first = a & 3, count = static_cast<unsigned>(std::min<u64>(4 - first, address + bytes - a));
-    const Event now{block, now_, static_cast<u32>(&i - c.kernel->code.data()),
-                    static_cast<u16>(w.number * warp_size + static_cast<unsigned>(lane)),
-                    static_cast<u8>(((1u << count) - 1) << first)};
+    const Event now{event, block, now_, static_cast<u8>(((1u << count) - 1) << first)};
     if (kind == Access::read) {
       if (word.write.bytes & now.bytes && unordered(word.write)) return report(w, i, lane, "read", word.write, "write");
-      if (word.reads[0].block != block) word.reads[1] = word.reads[0];
+      if (word.reads[0].block != block) word.reads[2] = word.reads[0];
+      else if (word.reads[0].thread != now.thread) word.reads[1] = word.reads[0];
       word.reads[0] = now;
       continue;
     }
-    // A write of what is there already has no effect, as when several threads set the same flag.
-    if (std::memcmp(reinterpret_cast<const void*>(a), value + (a - address), count) == 0) continue;
+    // A write of what is there already, or what another lane stores there, has no effect: several threads set a flag.
+    const u8* const stored = value + (a - address);
+    const bool again = word.write.block == block && word.write.code == now.code &&
+                       word.write.thread / warp_size == w.number && word.write.bytes == now.bytes;
+    if (std::memcmp(again ? word.value : reinterpret_cast<const u8*>(a), stored, count) == 0) continue;
+    std::memcpy(word.value, stored, count);
     if (word.write.bytes & now.bytes && unordered(word.write)) return report(w, i, lane, "write", word.write, "write");
     for (const Event& read : word.reads)
       if (read.bytes & now.bytes && unordered(read)) return report(w, i, lane, "write", read, "read");

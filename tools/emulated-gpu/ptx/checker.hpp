@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <unordered_map>
 
 #include "interpreter.hpp"
 
@@ -42,10 +41,11 @@ struct Checker {
   void meet(const Warp& w, u32 mask);
   // These warps have met at a barrier; those in `arrived` did not wait.
   void meet(const std::vector<unsigned>& waited, const std::vector<unsigned>& arrived);
+  Event event(const Warp& w, const Instruction& i, int lane) const;  // that happens now
+  bool ordered(const Event& before, const Warp& w, int lane) const;
 
  private:
   void synchronize(const Warp& w, const Instruction& i, u64 offset);
-  bool ordered(const Event& before, const Warp& w, int lane) const;
   std::vector<Cell> cells;
   std::vector<WarpClocks> lanes;
   std::vector<std::vector<Clock>> barriers;    // [w][v]: what w knows of v's clock
@@ -53,25 +53,25 @@ struct Checker {
   std::map<u64, std::vector<Clock>> released;  // by offset, what a warp knew that wrote there with .release
 };
 
-// Finds races between the blocks of a kernel on global memory. A block's accesses are ordered before another's if a
-// fence followed them, and then the other block made an atomic access or one with a memory order, or had a fence too.
-// For the thread that runs a stream's kernels, one after the other.
+// Finds races between the threads of a kernel on global memory. Those of one block are ordered as on shared memory,
+// too. A block's accesses are ordered before another's, or its own, if a fence followed them, and then the other block
+// made an atomic access or one with a memory order, or had a fence too. For the thread that runs a stream's kernels,
+// one after the other.
 class GlobalChecker {
  public:
   void restart();
   void access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind, const u8* value);
-  void fence(const Context& c);
+  void fence(const Context& c, bool of_block);
 
  private:
-  struct Event {
+  struct Event : Checker::Event {
     u32 block = 0, time = 0;  // block: 1 and its number; 0: none
-    u32 code = 0;
-    u16 thread = 0;
-    u8 bytes = 0;  // of the word, a bit each
+    u8 bytes = 0;             // of the word, a bit each
   };
   struct Word {
-    Event write, reads[2];  // reads: of two blocks
+    Event write, reads[3];  // reads: of two threads of a block, and of another block
     u32 launch = 0;
+    u8 value[4] = {};  // that `write` stored
   };
   static constexpr u64 page_bytes = 4096, most_pages = 4096;  // that are watched
   struct Page {
@@ -84,8 +84,8 @@ class GlobalChecker {
   Page* page_ = nullptr;  // of last_
   u32 launch_ = 0, now_ = 0;
   bool done_ = false;
-  std::unordered_map<u32, std::vector<u32>> fences_;  // times, by block
-  std::unordered_map<u32, u32> known_;                // by block, until when it knows all others' fences
+  std::unordered_map<u32, std::vector<u32>> fences_[2];  // times, by block; 1: also those for the block alone
+  std::unordered_map<u32, u32> known_;                   // by block, until when it knows all others' fences
 };
 
 }  // namespace emulated_gpu::ptx

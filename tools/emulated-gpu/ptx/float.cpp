@@ -1,8 +1,6 @@
 // Floating-point arithmetic, and comparisons of all types.
 #include "floats.hpp"
 
-#include <string>
-
 #include "handlers.hpp"
 
 namespace emulated_gpu::ptx {

@@ -9,9 +9,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <deque>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>

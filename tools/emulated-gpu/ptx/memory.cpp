@@ -1,5 +1,4 @@
 // Loads, stores, atomic operations and address spaces.
-#include <algorithm>
 #include <atomic>
 #include <iterator>
 
@@ -318,7 +317,7 @@ void parameter_address(Warp& w, const Instruction& i, u32 mask) {
 
 void fence(Warp& w, const Instruction& i, u32) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (w.context->global && !i.source->is("cta")) w.context->global->fence(*w.context);
+  if (w.context->global) w.context->global->fence(*w.context, i.source->is("cta"));
 }
 
 }  // namespace emulated_gpu::ptx

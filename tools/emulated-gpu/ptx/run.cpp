@@ -461,7 +461,9 @@ void Block::report_deadlock() const {
 }
 
 std::string Block::place() const {
-  const auto& w = **std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
+  const auto found = std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
+  if (found == warps.end()) return "kernel " + context.kernel->title;  // the block has just ended
+  const Warp& w = **found;
   const u32 runs = w.alive & ~w.at_barrier & ~w.at_sync;
   const int lane = std::countr_zero(runs ? runs : w.alive);
   return place_of(w, lane) + " is at " + text_of(context, waits_at(w, lane));
@@ -488,8 +490,7 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
     if (idle.empty()) {
       idle.push_back(std::make_unique<Block>(kernel, launch, surroundings,
                                              launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
-      if (launch.check) idle.back()->context.random = &random;
-      if (launch.check && blocks > 1) idle.back()->context.global = &global;
+      if (launch.check) idle.back()->context.random = &random, idle.back()->context.global = &global;
     }
     resident.push_back(std::move(idle.back()));
     idle.pop_back();

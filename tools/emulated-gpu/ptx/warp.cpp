@@ -1,6 +1,5 @@
 // Instructions between the lanes of a warp, special registers, moves.
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 #include "handlers.hpp"

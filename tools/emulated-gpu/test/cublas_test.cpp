@@ -7,8 +7,6 @@
 #include <functional>
 #include <limits>
 #include <random>
-#include <string>
-#include <vector>
 
 namespace cublas_test {
 

@@ -7,8 +7,6 @@
 #include <test/support/says.hpp>
 
 #include <cstdlib>
-#include <string>
-#include <vector>
 
 inline const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 

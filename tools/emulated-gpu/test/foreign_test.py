@@ -84,7 +84,7 @@ def main():
         if not runs or not any(name in label for name in options.names or [""]):
             continue
         folder = folder_of(program.source, options.build)
-        if not folder:
+        if not folder or not all((folder / file).is_file() for file in program.files):
             print(f"left out {label}: no sources: get https://github.com/{UPSTREAM[program.source].split()[0]} and set "
                   f"MULTINODE_FOREIGN_SOURCES to the folder that holds it as {program.source}")
             continue

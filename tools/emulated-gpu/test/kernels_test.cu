@@ -15,8 +15,6 @@
 #include <limits>
 #include <numeric>
 #include <regex>
-#include <string>
-#include <vector>
 
 namespace groups = cooperative_groups;
 

@@ -13,10 +13,8 @@
 #include <memory>
 #include <numeric>
 #include <set>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 namespace nccl_test {
 

@@ -144,7 +144,7 @@ __global__ void set_flag(bool right, int* out) {
 __global__ void add_of_warps(bool right, int* total) {
   const int warp = __popc(__ballot_sync(~0u, true));
   if (threadIdx.x % 32 == 0 && right) atomicAdd(total, warp);
-  if (threadIdx.x % 32 == 0 && !right) *total += warp;  // mistake: no_atomic
+  if (threadIdx.x % 32 == 0 && !right) *total += warp;  // mistake: no_atomic no_atomic_in_block
 }
 // The corrected kernel takes its place in the chain when it starts, waits for the one before, and has fences.
 __global__ void chain(bool right, int* ticket, volatile int* flags, int* values) {
@@ -223,7 +223,7 @@ void scale_in_stream(bool right) {
 void look_at_no_error(bool right) {
   float *x = nullptr, host[n] = {};
   cudaMalloc(&x, sizeof host);
-  set_all<<<1, right ? 1024 : 2048>>>(x);
+  set_all<<<1, right ? 1024 : 2048>>>(x);  // mistake: no_error_checks
   cudaMemcpy(host, x, sizeof host, right ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
   cudaFree(x);
   if (!right) cudaFree(x);
@@ -258,6 +258,22 @@ void scale_unset(bool right) {
   scale<<<blocks, threads>>>(x);
 }
 
+void copy_unset(bool right) {
+  const Buffer<float> x(n);
+  float first = 0;
+  if (right) set_all<<<blocks, threads>>>(x);
+  check(cudaMemcpy(&first, x, sizeof first, cudaMemcpyDeviceToHost));  // mistake: copy_not_set
+}
+void read_on_host(bool right) {
+  const Buffer<float> x = ones();
+  if (!right) std::printf("%f", x.data[3]);  // mistake: device_pointer
+}
+void leak(bool right) {
+  float* x = nullptr;
+  check(cudaMalloc(&x, 4));  // mistake: leak
+  if (right) check(cudaFree(x));
+}
+
 const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"less_or_equal", [](bool right) { add<<<blocks, threads>>>(right, ones(), ones()); }},
     {"edge_of_stencil", [](bool right) { stencil<<<2, threads>>>(right, ones(), ones()); }},
@@ -276,12 +292,15 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"flag_of_different_values", [](bool right) { set_flag<<<1, 64>>>(right, zeros()); }},
     {"no_atomic",
      [](bool right) { expect(8 * threads, [=](int* p) { add_of_warps<<<8, threads>>>(right, p + 999); }); }},
+    {"no_atomic_in_block",
+     [](bool right) { expect(threads, [=](int* p) { add_of_warps<<<1, threads>>>(right, p + 999); }); }},
     {"blocks_in_order",
      [](bool right) { expect(100, [=](int* p) { chain<<<100, 1>>>(right, p, p + 100, p + 900); }); }},
     {"no_fence",
      [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
     {"lanes_ended", [](bool right) { expect(20, [=](int* p) { sum_of_some<<<1, 32>>>(right, p + 999); }); }},
     {"too_many_blocks", [](bool right) { meet<<<right ? 256 : 257, 1>>>(zeros()); }},
+    {"bytes_for_blocks", [](bool right) { traps<<<right ? 4 : 1 << 30, 1>>>(true); }},
     {"no_error_checks", look_at_no_error},
     {"more_than_48_kib", reverse_with_more},
     {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
@@ -292,6 +311,9 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"memory_of_another_device", scale_on_other_device},
     {"stream_of_another_device", scale_in_stream},
     {"pageable_copy", copy_and_scale},
+    {"copy_not_set", copy_unset},
+    {"device_pointer", read_on_host},
+    {"leak", leak},
 };
 
 int main(int argc, char** argv) try {

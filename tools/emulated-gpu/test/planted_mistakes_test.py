@@ -48,13 +48,15 @@ reports = {
     "no_syncwarp": fault("exchange_in_warp", "0,0,0", r"\d+,0,0", "race on shared memory", failure),
     "flag_of_different_values": fault("set_flag", "0,0,0", r"\d+,0,0", "race on shared memory: write", failure),
     "no_atomic": between_blocks("add_of_warps", "write", "(?:write|read)"),
+    "no_atomic_in_block": between_blocks("add_of_warps", "write", "(?:write|read)"),
     "blocks_in_order": between_blocks("chain", "read", "write"),
     "no_fence": r"kernel sum_by_last_block\(.*race on global memory: read in no order with the write by block .*LINE",
     "lanes_ended": r"kernel sum_of_some\(.*thread \(4,0,0\): the value of lane 20 is undefined, because that thread has ended: "
                    r"shfl.*LINE[^\n]*\n[^\n]*WRONG",
     "too_many_blocks": r"a kernel runs for 1 s: 0 of 257 blocks are done; kernel meet\(.*\), block .* is at .*LINE",
-    "no_error_checks": r"cudaFree: 0x.* was already freed.*: cudaErrorInvalidValue; the program did not look at this error\n"
-                       r".*cudaLaunchKernel: set_all\(.* \(2048,1,1\) threads.*: cudaErrorInvalidConfiguration; the program.*\n"
+    "bytes_for_blocks": r"a kernel runs for 1 s: \d+ of 1073741824 blocks are done; kernel traps\(bool\)",
+    "no_error_checks": r"cudaFree: 0x.* was already freed.*: cudaErrorInvalidValue; the program did not look at this error \(.*mistakes.cu:\d+\)\n"
+                       r".*cudaLaunchKernel: set_all\(.* \(2048,1,1\) threads.*: cudaErrorInvalidConfiguration; the program.*LINE\)\n"
                        r".*cudaMemcpy: the destination .* is not device memory: cudaErrorInvalidValue; the program did not look",
     "more_than_48_kib": r"LINE: cudaErrorInvalidValue: cudaLaunchKernel: reverse_all\(.*: 44000 . 8192 bytes of static and dynamic",
     "null_pointer": of_scale(".* a null pointer"),
@@ -64,18 +66,21 @@ reports = {
     "memory_of_another_device": of_scale(".* memory of device 1, to which device 0 has no access"),
     "stream_of_another_device": r"LINE: cudaError[A-Za-z]*: cudaLaunchKernel: .*scale\(.*the stream is of device 1, the current",
     "pageable_copy": r"kernel scale\(.*: uses a buffer into which cudaMemcpy from pageable memory may still be copying.*LINE",
+    "copy_not_set": r"a copy to the host takes memory that was never written: byte 0 of 4 \(.*LINE\)",
+    "device_pointer": r"the host accessed device memory at 0x.*: byte 12 of an allocation of 4000 bytes .*\(.*LINE\)",
+    "leak": r"leaked at exit: 1 buffer \(.*LINE\)",
 }
 markers = {}
 with open(os.path.splitext(os.path.abspath(__file__))[0].removesuffix("_test") + ".cu", encoding="utf-8") as source:
     for number, line in enumerate(source, 1):
-        if found := re.search(r"// mistake: (\w+)$", line):
-            markers[found[1]] = number
+        if found := re.search(r"// mistake: ([\w ]+)$", line):
+            markers |= dict.fromkeys(found[1].split(), number)
 
 
 def run(*arguments, check=True, seed=1):
     """A program that would never end is stopped when that is reported."""
     options = ["--check", "--seed", str(seed)] if check else []
-    endless = arguments == ("too_many_blocks",)
+    endless = arguments in (("too_many_blocks",), ("bytes_for_blocks",))
     with subprocess.Popen([with_gpus, *options, "2", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env={**os.environ, "EMULATED_GPU_DEADLINE": "1" if endless else "600"}) as process:
         first = process.stderr.readline() if endless else ""

@@ -8,10 +8,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <fstream>
-#include <string>
-#include <vector>
-
 namespace with_gpus_test {
 
 using namespace multinode::testing;
