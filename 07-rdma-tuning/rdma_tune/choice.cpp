@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cstdlib>
 #include <map>
 #include <ranges>
@@ -126,24 +127,28 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
   return result;
 }
 
-void leave_out(PortChoice& port, const std::string& reason) {
-  port.usable = false;
-  port.reason = reason;
-  for (GidVerdict& gid : port.gids)
-    if (gid.chosen) gid = {false, reason};
-  port.chosen = -1;
+// Leaves out the usable ports that `goes` is true of, with a warning.
+template <class Predicate>
+void leave_out(Choice& choice, const Predicate& goes, const std::string& reason) {
+  std::string names;
+  for (PortChoice& port : choice.ports) {
+    if (!port.usable || !goes(port)) continue;
+    names += port.name() + " (" + port.port->rate + "), ";
+    port.usable = false;
+    port.reason = reason + "; see --device";
+    for (GidVerdict& gid : port.gids)
+      if (gid.chosen) gid = {false, port.reason};
+    port.chosen = -1;
+  }
+  if (!names.empty())
+    choice.warnings.push_back("left out: " + names + reason + "; --device or a site file chooses the ones to use");
 }
 
 // Beside GPUs, Elastic Fabric Adapters carry the data, and what else is there manages the node.
 void keep_efa(const System& system, Choice& choice) {
-  auto others = choice.ports | std::views::filter(&PortChoice::usable);
-  if (system.gpus.empty() || others.empty() || !std::ranges::count(choice.ports, is_efa, &PortChoice::reason)) return;
-  const std::string names = multinode::join(others, ", ", &PortChoice::name);
-  choice.warnings.push_back("left out: " + names +
-                            ", because Elastic Fabric Adapters (EFA) lie beside the GPUs; "
-                            "--device or a site file chooses the ones to use");
-  for (PortChoice& port : choice.ports)
-    if (port.usable) leave_out(port, "beside Elastic Fabric Adapters; see --device");
+  if (!system.gpus.empty() && std::ranges::count(choice.ports, is_efa, &PortChoice::reason))
+    leave_out(
+        choice, [](const PortChoice&) { return true; }, "beside Elastic Fabric Adapters (EFA) and GPUs");
 }
 
 // A RoCE port cannot reach an InfiniBand port. InfiniBand is kept unless one network of RoCE ports is faster.
@@ -153,15 +158,10 @@ void keep_one_link_layer(Choice& choice) {
     if (port.usable) speeds[port.is_infiniband() ? "" : port.network] += std::max(port.port->gbit_per_second, 0.001);
   if (!speeds.contains("") || speeds.size() < 2) return;
   const bool keeps_infiniband = std::ranges::max(speeds | std::views::values) <= speeds.at("");
-  const std::string reason = keeps_infiniband ? "RoCE beside InfiniBand, which is as fast as any network of it"
-                                              : "InfiniBand beside a network of RoCE, which is faster";
-  std::string names;
-  for (PortChoice& port : choice.ports) {
-    if (!port.usable || port.is_infiniband() == keeps_infiniband) continue;
-    names += port.name() + " (" + port.port->rate + "), ";
-    leave_out(port, reason + "; see --device");
-  }
-  choice.warnings.push_back("left out: " + names + reason + "; --device chooses the ones to use");
+  leave_out(
+      choice, [&](const PortChoice& port) { return port.is_infiniband() != keeps_infiniband; },
+      keeps_infiniband ? "RoCE beside InfiniBand, which is as fast as any network of it"
+                       : "InfiniBand beside a network of RoCE, which is faster");
 }
 
 // 2: a GPU is below the same bridge or switch as the device; 1: below the same host bridge; 0: none is.
@@ -175,45 +175,53 @@ int nearness(const System& system, const Device& device) {
 // The options for the ports that all evidence is for, and why; of networks that cannot reach each other. "": it is for
 // none, or against itself.
 std::string recommended(const System& system, const Choice& choice) {
-  struct Kind {
-    std::vector<const PortChoice*> ports;
-    std::tuple<double, int, bool> merits;
-  };
+  auto ports = choice.ports | std::views::filter([](const PortChoice& p) { return p.usable && !p.network.empty(); });
   std::map<std::string, int> ports_in;
-  for (const PortChoice& port : choice.ports)
-    if (!port.network.empty() && port.usable) ++ports_in[port.network];
-  std::map<std::tuple<double, int, bool, int, int>, Kind> kinds;  // of alike ports
-  for (const PortChoice& port : choice.ports) {
-    if (port.network.empty() || !port.usable) continue;
+  for (const PortChoice& port : ports) ++ports_in[port.network];
+  const auto likeness = [&](const PortChoice& port) {
     const NetDevice* const net = system.find_net_device(port.gid()->net_device);
-    const std::tuple merits(port.port->gbit_per_second, nearness(system, *port.device),
-                            !net || !net->has_default_route);
-    Kind& kind = kinds[std::tuple_cat(merits, std::tuple(Subnet::parse(port.network).bits, ports_in.at(port.network)))];
-    kind.merits = merits;
-    kind.ports.push_back(&port);
+    std::string naming = net ? net->name : port.device->name;
+    std::erase_if(naming, [](unsigned char c) { return std::isdigit(c); });
+    const auto depth = std::distance(port.device->place.begin(), port.device->place.end());
+    return std::tuple(port.port->gbit_per_second, !net || !net->has_default_route, Subnet::parse(port.network).bits,
+                      ports_in.at(port.network), port.device->board, naming, depth);
+  };
+  using Kind = std::tuple<double, int, bool, int, int>;  // the first three are merits
+  std::map<Kind, std::vector<const PortChoice*>> kinds;  // of alike ports
+  for (const PortChoice& port : ports) {
+    const auto like = likeness(port);
+    int near = nearness(system, *port.device), near_rails = 0;
+    std::vector<const PortChoice*> rails;
+    for (const PortChoice& rail : ports)
+      if (const int its = nearness(system, *rail.device); its > 0 && likeness(rail) == like)
+        rails.push_back(&rail), near_rails = std::max(near_rails, its);
+    // One whose GPU is missing is alike the others, and its network is near theirs.
+    if (!rails.empty() &&
+        common_bits(covering(rails).address, Subnet::parse(port.network).address) >= covering(rails).bits - 2)
+      near = near_rails;
+    kinds[{std::get<0>(like), near, std::get<1>(like), std::get<2>(like), std::get<3>(like)}].push_back(&port);
   }
   for (const auto& kind : kinds) {
-    const Kind& one = kind.second;
+    const auto& one = kind.second;
     std::set<std::string> reasons;
-    const auto is_better = [&](const Kind& other) {
-      const auto& [speed, near, data] = one.merits;
-      const auto& [other_speed, other_near, other_data] = other.merits;
+    const auto is_better = [&](const auto& other) {
+      const auto& [speed, near, data, bits, in_network] = kind.first;
+      const auto& [other_speed, other_near, other_data, other_bits, in_other] = other.first;
       if (speed > other_speed) reasons.insert("faster");
       if (near > other_near) reasons.insert("nearer to GPUs");
       if (data > other_data) reasons.insert("without the default route");
-      if (one.merits != other.merits) return speed >= other_speed && near >= other_near && data >= other_data;
+      if (std::tie(speed, near, data) != std::tie(other_speed, other_near, other_data))
+        return speed >= other_speed && near >= other_near && data >= other_data;
       reasons.insert("more alike ports");
-      return one.ports.size() > other.ports.size();
+      return one.size() > other.second.size();
     };
     if (kinds.size() < 2 ||
-        !std::ranges::all_of(kinds, [&](const auto& other) { return &other == &kind || is_better(other.second); }))
+        !std::ranges::all_of(kinds, [&](const auto& other) { return &other == &kind || is_better(other); }))
       continue;
-    const std::string why = " (" + multinode::join(reasons) + ")", network = one.ports.front()->network;
-    if (ports_in.at(network) == std::ssize(one.ports) && one.ports.back()->network == network &&
-        !one.ports.front()->is_infiniband())
+    const std::string why = " (" + multinode::join(reasons) + ")", network = one.front()->network;
+    if (ports_in.at(network) == std::ssize(one) && one.back()->network == network && !one.front()->is_infiniband())
       return "--subnet " + network + why;
-    return multinode::join(one.ports, " ", [](const PortChoice* port) { return "--device " + port->device->name; }) +
-           why;
+    return multinode::join(one, " ", [](const PortChoice* port) { return "--device " + port->device->name; }) + why;
   }
   return "";
 }
@@ -292,8 +300,10 @@ bool Site::wants(const std::array<std::uint8_t, 16>& address) const {
 }
 
 std::string Site::text() const {
-  if (rules.empty()) return "no rules, or --subnet or --device in place of them";
-  return multinode::join(rules, ", ", [](const Rule& rule) { return (rule.is_use ? "use " : "leave ") + rule.name; });
+  const std::string key = pkey ? fmt::format("pkey {:#x}", *pkey) : "";
+  if (rules.empty()) return pkey ? key : "no rules, or --subnet or --device in place of them";
+  return multinode::join(rules, ", ", [](const Rule& rule) { return (rule.is_use ? "use " : "leave ") + rule.name; }) +
+         (pkey ? ", " + key : "");
 }
 
 int PortChoice::pkey_index(unsigned pkey) const {
@@ -336,6 +346,17 @@ void Subnet::clear_host_bits() {
 
 std::string Subnet::text() const {
   return Gid{.address = address}.text() + "/" + std::to_string(is_ipv4() ? bits - 96 : bits);
+}
+
+Subnet covering(const std::vector<const PortChoice*>& ports) {
+  Subnet all = Subnet::parse(ports.front()->network);
+  for (const PortChoice* port : ports) {
+    if (port->is_infiniband()) continue;
+    const Subnet other = Subnet::parse(port->network);
+    all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
+  }
+  all.clear_host_bits();
+  return all;
 }
 
 Subnet network_of(const System& system, const Gid& gid) {

@@ -78,6 +78,9 @@ struct PortChoice {
   const Gid* gid() const;               // the chosen one, or InfiniBand's first; null: none
 };
 
+// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses.
+Subnet covering(const std::vector<const PortChoice*>& ports);
+
 struct Choice {
   Wanted wanted;
   std::vector<PortChoice> ports;

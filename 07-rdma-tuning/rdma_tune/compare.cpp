@@ -23,6 +23,7 @@
 #include <set>
 #include <span>
 #include <sstream>
+#include <string_view>
 
 namespace rdma {
 
@@ -69,8 +70,11 @@ Node node_of(const std::string& line, const std::string& from) {
   for (const auto& [what, field] : std::span(compared).subspan(2)) {
     std::set<std::string> values;
     for (const json& port : ports)
-      if (const json value = port.value(field, json()); !value.is_null() && value != "" && value != -1)
-        values.insert(multinode::one_line(value.is_string() ? value.get<std::string>() : multinode::json_text(value)));
+      if (const json value = port.value(field, json()); !value.is_null() && value != "" && value != -1) {
+        const int number = what == std::string("P_Keys") ? port.value("port", 1) : 1;  // that of most cards is 1
+        values.insert((number > 1 ? "port " + std::to_string(number) + ": " : "") +
+                      multinode::one_line(value.is_string() ? value.get<std::string>() : multinode::json_text(value)));
+      }
     node.values.emplace_back();
     if (!values.empty()) node.values.back() = multinode::join(values, ", ");
   }
@@ -214,24 +218,21 @@ int run_compare(int argc, const char* const* argv) {
     return compare_ranks(argc, argv);
   }
   std::vector<std::string> files;
+  std::vector<const char*> options{argv[0]};
+  for (int i = 1; i < argc; ++i) {
+    const bool is_option = argv[i][0] == '-' || argv[i - 1] == std::string_view("--json");
+    if (is_option)
+      options.push_back(argv[i]);
+    else
+      files.emplace_back(argv[i]);
+  }
   std::string json_file;
-  po::options_description known("rdma_tune compare FILE...: which node's RDMA is the odd one?"), all;
-  known.add_options()("json", po::value(&json_file), "file to write a JSON object to")(
-      "help,h", "print this text; mpirun -n 2 rdma_tune compare --help describes the use without files");
-  all.add(known).add_options()("file", po::value(&files));
-  po::variables_map given;
-  try {
-    const int strict = po::command_line_style::unix_style ^ po::command_line_style::allow_guessing;
-    const auto names = po::positional_options_description().add("file", -1);
-    po::store(po::command_line_parser(argc, argv).options(all).positional(names).style(strict).run(), given);
-    po::notify(given);
-  } catch (const po::error& e) {
-    throw UsageError(std::string(e.what()) + "; see rdma_tune compare --help");
-  }
-  if (given.count("help")) {
-    std::cout << known << std::flush;
+  po::options_description known(
+      "rdma_tune compare FILE...: which node's RDMA is the odd one? mpirun -n 2 rdma_tune compare --help describes the "
+      "use without files");
+  known.add_options()("json", po::value(&json_file), "file to write a JSON object to");
+  if (!multinode::parse_command_line(static_cast<int>(options.size()), options.data(), known, true))
     return multinode::exit_right;
-  }
   std::vector<Node> nodes;
   for (const std::string& file : files) {
     const auto refuse = [&](const std::string& why) -> UsageError {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -51,33 +52,26 @@ const NetDevice* interface_in(const System& system, const Subnet& subnet) {
   return nullptr;
 }
 
-// For the sockets: that of --subnet, if it is given.
-const NetDevice* add_interface(const System& system, const Choice& choice, std::vector<Export>& all) {
+// For the sockets: that of --subnet, if it is given. A node of Slingshot has several, which are one network.
+std::string add_interface(const System& system, const Choice& choice, std::vector<Export>& all) {
   const auto& subnet = choice.wanted.subnet;
-  const NetDevice* const net = subnet ? interface_in(system, *subnet) : socket_interface(system, choice);
-  if (net) all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name});  // = asks for this name exactly
-  if (net && subnet) all.push_back({"GLOO_SOCKET_IFNAME", net->name});
-  return net;
-}
-
-// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses.
-Subnet covering(const std::vector<const PortChoice*>& ports) {
-  Subnet all = Subnet::parse(ports.front()->network);
-  for (const PortChoice* port : ports) {
-    if (port->is_infiniband()) continue;
-    const Subnet other = Subnet::parse(port->network);
-    all.bits = std::min({all.bits, other.bits, common_bits(all.address, other.address)});
-  }
-  all.clear_host_bits();
-  return all;
+  const NetDevice* const one = subnet ? interface_in(system, *subnet) : socket_interface(system, choice);
+  if (!one) return "";
+  auto alike = system.net_devices | std::views::filter([&](const NetDevice& net) {
+                 return &net == one || (one->is_slingshot() && net.is_slingshot() && net.is_up && !net.has_master);
+               });
+  const std::string names = multinode::join(alike, ",", &NetDevice::name);
+  all.push_back({"NCCL_SOCKET_IFNAME", "=" + names});  // = asks for these names exactly
+  if (subnet) all.push_back({"GLOO_SOCKET_IFNAME", names});
+  return names;
 }
 
 std::vector<Export> variables_for_sockets(const System& system, const Choice& choice) {
   std::vector<Export> all;
-  const NetDevice* const net = add_interface(system, choice, all);
+  const std::string names = add_interface(system, choice, all);
   all.push_back({"NCCL_SOCKET_NTHREADS", "4"});
   all.push_back({"NCCL_NSOCKS_PERTHREAD", "8"});  // threads times sockets must not exceed 64
-  if (net) all.push_back({"UCX_NET_DEVICES", net->name});
+  if (!names.empty()) all.push_back({"UCX_NET_DEVICES", names});
   return all;
 }
 

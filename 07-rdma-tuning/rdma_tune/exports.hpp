@@ -9,13 +9,8 @@
 
 namespace rdma {
 
-// Environment variables for NCCL of `version` and for UCX.
-// - Without a usable port: nothing where there may be RDMA, which NCCL may find; else the interface and threads of the
-//   sockets.
-// - With RDMA: NCCL_IB_HCA if there are other ports that NCCL may use; the index if all ports share one, else a rule
-//   (address family, RoCE version, range). NCCL before 2.21 has no rule: only the ports that share an index. UCX has
-//   none either: ports and an index.
-// - With --subnet also the interface of that network, for sockets. Throws UsageError if there is none.
+// Environment variables for NCCL of `version` and for UCX: see reference.md. Throws UsageError if no interface is in
+// --subnet.
 struct Export {
   std::string name, value;
   std::string remark = "";  // what these settings lack

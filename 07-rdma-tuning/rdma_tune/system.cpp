@@ -391,13 +391,18 @@ System read_system(const fs::path& root) {
   reader.devices();
   reader.net_devices();
   reader.gpus();
-  system.has_nvlink_between_nodes = !multinode::names_in(machine_of(root) / "dev/nvidia-caps-imex-channels").empty();
   if (fs::canonical(root, error) == "/sys") {
     const auto addresses = multinode::addresses_by_interface();
     for (NetDevice& net : system.net_devices)
       if (const auto found = addresses.find(net.name); found != addresses.end()) net.addresses = found->second;
   }
   return system;
+}
+
+std::string note_of_nvlink(const fs::path& sysfs) {
+  if (multinode::names_in(machine_of(sysfs) / "dev/nvidia-caps-imex-channels").empty()) return "";
+  return "note: NVLink reaches other nodes too (IMEX channels; NCCL_MNNVL_ENABLE): no counter of a card shows what "
+         "goes that way\n";
 }
 
 std::string shown_path(const fs::path& path) {

@@ -66,11 +66,11 @@ struct NetDevice {
   bool is_infiniband = false;  // IPoIB
   bool has_master = false;     // part of a bond or a bridge
   bool is_bond = false;
-  bool is_slingshot() const { return name.starts_with("hsn"); }  // HPE's, without RDMA devices in sysfs
   bool has_default_route = false;
   int mtu = 0;
-  std::optional<int> vlan = {};             // its number; 0: unknown
-  bool is_virtual = false;                  // no hardware below it: lo, a bridge, a veth
+  std::optional<int> vlan = {};                                           // its number; 0: unknown
+  bool is_slingshot() const { return name.starts_with("hsn") && !vlan; }  // HPE's, without RDMA devices in sysfs
+  bool is_virtual = false;                                                // no hardware below it: lo, a bridge, a veth
   std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
   std::vector<std::string> routes = {};     // networks that it leads to: "10.0.0.0/16", "0.0.0.0/0"
 };
@@ -82,8 +82,7 @@ struct System {
   bool has_gpu = false;                          // of NVIDIA
   std::vector<std::filesystem::path> gpus = {};  // the places of all, also of AMD and Intel
   std::vector<std::string> problems;             // one line per file that could not be understood: "PATH: why"
-  bool has_nvlink_between_nodes = false;  // IMEX channels, as in a GB200 NVL72: no counter of a card shows that traffic
-  bool is_incomplete = false;             // a folder below class/infiniband cannot be read
+  bool is_incomplete = false;                    // a folder below class/infiniband cannot be read
 
   bool may_have_rdma() const;  // a port is ACTIVE, or sysfs does not show whether one is
   const NetDevice* find_net_device(const std::string& name) const;  // null: no such net device
@@ -93,8 +92,8 @@ struct System {
 // no devices.
 System read_system(const std::filesystem::path& root = "/sys");
 
-inline constexpr const char* nvlink_between_nodes =
-    "NVLink reaches other nodes too (IMEX channels; NCCL_MNNVL_ENABLE): no counter of a card shows what goes that way";
+// A line for people where the machine has IMEX channels, as in a GB200 NVL72; else "".
+std::string note_of_nvlink(const std::filesystem::path& sysfs);
 
 // On one line, with ? for control characters.
 std::string shown_path(const std::filesystem::path& path);

@@ -76,7 +76,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
     }
   gids.print(out);
   if (const Site& site = choice.wanted.site; !site.file.empty()) out << site.line() << '\n';
-  if (system.has_nvlink_between_nodes) out << "note: " << nvlink_between_nodes << '\n';
+  out << note_of_nvlink(system.root);
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
 }
 

@@ -4,7 +4,6 @@
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
-#include <multinode/base/descriptor.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/process/child_process.hpp>
@@ -18,21 +17,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <thread>
 #include <utility>
 
 namespace rdma {
 
-namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
-using multinode::Descriptor;
 using multinode::join;
 using multinode::Signals;
 using multinode::UsageError;
@@ -335,7 +330,7 @@ int run_verify(int argc, const char* const* argv) {
   const Counters after = read_counters(sysfs);
   const Assessment assessment = assess(idle, before, after);
   print(std::cerr, assessment, after.problems);
-  if (read_system(sysfs).has_nvlink_between_nodes) std::cerr << "note: " << nvlink_between_nodes << '\n';
+  std::cerr << note_of_nvlink(sysfs);
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";

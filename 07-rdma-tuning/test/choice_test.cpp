@@ -192,6 +192,13 @@ TEST(Choice, TheHintIsByEvidence) {
                  "X /sys/bus/pci/devices/0000:0b:00.0\nX /sys/bus/pci/devices/0000:1b:00.0\n"
                  "X /sys/bus/pci/devices/0000:9b:00.0"),
             rails + "(more alike ports)");
+  // A GPU is missing: its rail is alike the others. A card of another kind, or far from them, is none.
+  const std::string no_gpu = "X /sys/bus/pci/devices/0000:9b:00.0\n", rail = "F 444 /sys/class/infiniband/rocep154s0/";
+  EXPECT_EQ(hint("rails-and-storage", no_gpu), rails + "(nearer to GPUs)");
+  for (const std::string& other :
+       {rail + "board_id = X\n", std::string("addresses rocep154s0 eth2r 0 fe80::1 172.24.2.1\n"),
+        std::string("addresses rocep154s0 stor2 0 fe80::1 172.16.2.1\n")})
+    EXPECT_EQ(hint("rails-and-storage", no_gpu + other), "--device rocep10s0 --device rocep26s0 (nearer to GPUs)");
   EXPECT_EQ(hint("two-indices", default_on_0), "--subnet 10.1.1.0/24 (without the default route)");
   EXPECT_EQ(hint("two-indices", rate_of_0("25")), "--subnet 10.1.1.0/24 (faster)");
   EXPECT_EQ(hint("two-indices", default_on_0 + rate_of_0("25")),
@@ -239,7 +246,9 @@ TEST(Choice, EfaBesideGpusIsNotLeftForAnotherPort) {
                     gpu = "gpu pci0000:6a/0000:6a:00.0/0000:6c:00.0 0\n";
   const Chosen beside("infiniband", {}, efa + gpu);
   EXPECT_EQ(beside.exports(), "");
-  EXPECT_SAYS(beside.text(), "warning: left out: mlx5_0 port 1, mlx5_1 port 1, because Elastic Fabric Adapters (EFA)");
+  EXPECT_SAYS(
+      beside.text(),
+      "left out: mlx5_0 port 1 (400 Gb/sec (4X NDR)), mlx5_1 port 1 (400 Gb/sec (4X NDR)), beside Elastic Fabric");
   EXPECT_SAYS(beside.choice.why_no_rdma(beside.system), "NCCL uses it only with the plug-in aws-ofi-nccl");
   EXPECT_SAYS(Chosen("infiniband", {}, efa).exports(), "NCCL_IB_HCA==mlx5_0:1");  // no GPU
   EXPECT_SAYS(Chosen("infiniband", {.devices = {"mlx5_0"}}, efa + gpu).exports(), "NCCL_IB_HCA==mlx5_0:1");
@@ -253,7 +262,8 @@ TEST(Choice, OfOtherFabrics) {
                     iwarp = "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n",
                     vlan = "addresses mlx5_0 rail0 6 10.1.0.5",
                     pkeys = "F 444 " + port + "/pkeys/0 = 0x7fff\\n\nF 444 " + port + "/pkeys/1 = 0x8012\\n",
-                    hsn = "L /sys/class/net/hsn0 -> eth0";
+                    net = "L /sys/class/net/",
+                    hsn = net + "hsn0 -> eth0\n" + net + "hsn3 -> eth0\n" + net + "hsn4 -> lo/..";
   const auto expect = [](const std::string& tree, const std::string& more, const std::string& line,
                          const std::string& exports, const std::string& nccl, const Wanted& wanted = {}) {
     const Chosen chosen(tree, wanted, more);
@@ -274,7 +284,7 @@ TEST(Choice, OfOtherFabrics) {
   expect("infiniband", pkeys, "mlx5_1: P_Key 0x8012 of the site file is not in its table\n",
          "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 NCCL_IB_PKEY=1 UCX_IB_PKEY=0x12", "mlx5_0 used mlx5_1 used ",
          {.site = {.pkey = 0x8012}});
-  expect("no-device", hsn, "", "NCCL_SOCKET_IFNAME==hsn0 UCX_NET_DEVICES=hsn0", "");
+  expect("no-device", hsn, "", "NCCL_SOCKET_IFNAME==hsn0,hsn3 UCX_NET_DEVICES=hsn0,hsn3", "");
 }
 
 TEST(Choice, SoftwareIsLeftOutBesideACard) {

@@ -113,6 +113,17 @@ TEST_F(Compare, NetworksThatCannotMeet) {
   EXPECT_EQ(six["ports"][0]["routes"], json{"fd00:0000:0000:0000:0000:0000:0000:0000/16"});
 }
 
+TEST_F(Compare, PKeysOfEachPort) {
+  json one = node("n0"), other = node("n1");
+  one["ports"][0]["pkeys"] = "0x8012";
+  one["ports"].push_back(one["ports"][0]);
+  one["ports"][1].update({{"port", 2}, {"pkeys", "0x8013"}});
+  other["ports"] = one["ports"];
+  EXPECT_EQ(compare({one, other}).status, 0);
+  std::swap(other["ports"][0]["pkeys"], other["ports"][1]["pkeys"]);
+  EXPECT_SAYS(compare({one, other}).out, "P_Keys        0x8012, port 2: 0x8013  n0");
+}
+
 TEST_F(Compare, NodesWithoutRdma) {
   const std::string none = "X /sys/class/infiniband/mlx5_0";
   const Result result = compare({node("n0", none), node("n1", none)});

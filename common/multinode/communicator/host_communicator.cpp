@@ -2,7 +2,6 @@
 #include <multinode/base/check.hpp>
 #include <multinode/communicator/host_communicator.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>

@@ -12,7 +12,6 @@
 #include <array>
 #include <charconv>
 #include <climits>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>

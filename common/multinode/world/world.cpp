@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <condition_variable>
 #include <csignal>
 #include <iostream>
