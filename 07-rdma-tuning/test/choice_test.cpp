@@ -196,7 +196,7 @@ TEST(Choice, TheHintIsByEvidence) {
   const std::string no_gpu = "X /sys/bus/pci/devices/0000:9b:00.0\n", rail = "F 444 /sys/class/infiniband/rocep154s0/";
   EXPECT_EQ(hint("rails-and-storage", no_gpu), rails + "(nearer to GPUs)");
   for (const std::string& other :
-       {rail + "board_id = X\n", std::string("addresses rocep154s0 eth2r 0 fe80::1 172.24.2.1\n"),
+       {rail + "board_id = X\n", std::string("X /proc/net/route\naddresses rocep154s0 eth2r 0 fe80::1 172.24.2.1\n"),
         std::string("addresses rocep154s0 stor2 0 fe80::1 172.16.2.1\n")})
     EXPECT_EQ(hint("rails-and-storage", no_gpu + other), "--device rocep10s0 --device rocep26s0 (nearer to GPUs)");
   EXPECT_EQ(hint("two-indices", default_on_0), "--subnet 10.1.1.0/24 (without the default route)");
