@@ -76,14 +76,25 @@ void drop_what_failed(Results& results) {
   std::erase_if(results.samples, [&](const auto& sample) { return failed.contains({sample.check, sample.launch}); });
 }
 
-// What fresh launches measured, each a folder.
-std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders, const Head& head) {
+// Why a check of B is no evidence of B, such as others' work; "": it is.
+std::string why_it_tells_nothing(const CheckResult& of_b) {
+  if (of_b.status == Status::flaky)
+    return "failed, and passed when it ran again, which tells nothing about B: run B again, on a quiet node";
+  return of_b.status == Status::not_run || (of_b.status == Status::skip && of_b.reason == left_out_busy) ? of_b.reason
+                                                                                                         : "";
+}
+
+// What fresh launches measured, each a folder. `not_run`: the checks that tell nothing in one of them.
+std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders, const Head& head,
+                                           std::set<std::string>& not_run) {
   std::vector<Sample> samples;
   for (int launch = 0; const auto& folder : folders) {
     std::error_code ignored;
     const auto bytes = std::filesystem::file_size(folder / "results.jsonl", ignored);
     if (ignored || bytes == 0) continue;  // it failed before it measured
     auto fresh = renamed(read_results(folder), head.nodes);
+    for (const auto& result : fresh.checks)
+      if (!why_it_tells_nothing(result).empty()) not_run.insert(result.check);
     drop_what_failed(fresh);
     if (fresh.head.launcher != head.launcher)
       throw UsageError("fresh launches used " + fresh.head.launcher + ", and B " + head.launcher +
@@ -172,15 +183,14 @@ class Comparing {
     for (auto result : b_.checks) {
       const bool ran_in_a = std::ranges::any_of(
           a().checks, [&](const auto& other) { return other.check == result.check && other.status == Status::pass; });
-      if (result.status == Status::skip && ran_in_a) {
+      const auto why = why_it_tells_nothing(result);
+      if (!why.empty() && (ran_in_a || result.status == Status::flaky)) {
+        result.status = Status::not_run;
+        result.reason = why;
+      } else if (result.status == Status::skip && ran_in_a) {
         result.status = Status::fail;
         result.action = Action::investigate;
         result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
-      }
-      if (result.status == Status::flaky) {
-        result.status = Status::not_run;
-        result.reason =
-            "failed, and passed when it ran again, which tells nothing about B: run B again, on a quiet node";
       }
       if (result.status != Status::pass && result.status != Status::skip) record(result);
     }
@@ -266,9 +276,15 @@ class Comparing {
       if (in_turn()) launch(true, folder_ / ("again-a-" + std::to_string(number)));
       launch(false, folder_ / ("again-b-" + std::to_string(number)));
     }
-    auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
-    for (auto& one : compared_)
-      if (one.verdict == "worse") confirm(one, fresh_a[key_of(one)].values, fresh_b[key_of(one)].values, required());
+    std::set<std::string> not_run;
+    auto fresh_a = fresh_values(of_a, b_.head, not_run), fresh_b = fresh_values(of_b, b_.head, not_run);
+    for (auto& one : compared_) {
+      if (one.verdict != "worse") continue;
+      if (not_run.contains(one.check))
+        one.verdict = "suspect";
+      else
+        confirm(one, fresh_a[key_of(one)].values, fresh_b[key_of(one)].values, required());
+    }
   }
 
   void judge_metrics() {
@@ -293,7 +309,9 @@ class Comparing {
         result.findings = {{"speed", result.check + ": " + explain(comparison), comparison.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
-        if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
+        if (found == "suspect")
+          result.reason += options_.again_b.empty() ? "; say with --again-b how to measure it again in B"
+                                                    : "; fresh launches did not run it: compare again on quiet nodes";
         if (!is_evidence(comparison)) {
           const bool much = worse_than_all(comparison) > required(), nothing_sees = !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
@@ -356,12 +374,12 @@ class Comparing {
 
   void record_missing(const MetricKey& key, const std::string& check) {
     CheckResult missing{.check = name_of(key), .title = "is measured in both"};
-    if (std::ranges::any_of(b_.checks, [&](const auto& result) { return result.check == check; })) {
+    const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
+    missing.reason = of_b == b_.checks.end() ? smaller_suite : why_it_tells_nothing(*of_b);
+    if (missing.reason.empty()) {
       missing.status = Status::fail;
       missing.action = Action::investigate;
       missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
-    } else {
-      missing.reason = smaller_suite;
     }
     record(missing);
   }

@@ -35,6 +35,9 @@ Enum one_of(const std::string& text, const std::vector<std::string>& names) {
   return static_cast<Enum>(at - names.begin());
 }
 
+// The reason of a skip that says nothing of the image.
+inline constexpr const char* left_out_busy = "left out, because this node is busy; --only NAME runs it";
+
 // What is to be done about a failure, the most severe first.
 enum class Action { replace_node, drain, reboot, investigate, none };
 std::string words(Action action);  // "replace the node" ...

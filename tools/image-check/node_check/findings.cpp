@@ -10,7 +10,6 @@
 
 #include <fmt/core.h>
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sched.h>

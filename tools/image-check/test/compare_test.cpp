@@ -30,7 +30,7 @@ class CompareResults : public ::testing::Test {
   }
   std::string session(const std::string& name, const std::vector<std::string>& nodes,
                       const std::map<std::string, std::string>& facts, const std::vector<Sample>& samples,
-                      const std::string& cpu = "x") {
+                      const std::string& cpu = "x", const std::vector<CheckResult>& checks = {}) {
     ResultsWriter writer(folder_ / name);
     Head head;
     head.command = "image-check run";
@@ -40,7 +40,10 @@ class CompareResults : public ::testing::Test {
     writer.write(head);
     for (const auto& [fact, value] : facts) writer.write(Fact{"node", fact, value, nodes.back()});
     for (const auto& sample : samples) writer.write(sample);
-    writer.write(Summary{});
+    Summary summary;
+    for (const auto& check : checks) writer.write(check), count(summary, check.status);
+    if (!checks.empty()) image_check::conclude(summary);
+    writer.write(summary);
     return folder_ / name;
   }
   CompareOptions options_of(const std::string& a, const std::string& b) {
@@ -203,20 +206,22 @@ TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
   EXPECT_SAYS(verdict.checks.front().reason, "no metric of 'node' sees a loss of 30 %");
 }
 
-// A busy machine makes a check flaky: nothing about B follows from that.
-TEST_F(CompareResults, AFlakyCheckDecidesNothing) {
-  const auto a = results("a", {"n"}, "8", 10), b = results("b", {"n"}, "8", 10);
-  auto text = text_of(b + "/results.jsonl");
-  const auto one =
-      R"({"check":{"check":"wiring","title":"","status":"flaky","action":"","seconds":1,"launch":0,"nodes":[],)"
-      R"("command":"","findings":[],"reason":"","log":""}})";
-  text.insert(text.find("{\"summary\""), std::string(one) + "\n");
-  text.replace(text.find("\"flaky\":0"), 9, "\"flaky\":1");
-  text.replace(text.find("\"exit_status\":0"), 15, "\"exit_status\":1");
-  folder_.write("b/results.jsonl", text.substr(0, text.size() - 1));
-  const auto verdict = compared(a, b);
-  EXPECT_EQ(verdict.summary.exit_status, 3);
-  EXPECT_SAYS(verdict.checks.at(0).reason, "tells nothing about B: run B again, on a quiet node");
+// On a busy machine a check is flaky, left out, or finds its time used up: nothing about B follows from that. Another
+// reason for which A's check does not run in B is one about B.
+TEST_F(CompareResults, WhatABusyNodeDoesNotRunDecidesNothing) {
+  const std::vector<Sample> samples{{"node", "memory_bandwidth", -1, "", "more", 10, 0, "n"}};
+  const auto a = session("a", {"n"}, {}, samples, "x", {{.check = "node", .status = Status::pass}});
+  const auto status_with = [&](Status status, const std::string& reason) {
+    const CheckResult result{.check = "node", .status = status, .reason = reason};
+    return compared(a, session("b", {"n"}, {}, {}, "x", {result})).summary.exit_status;
+  };
+  EXPECT_EQ(status_with(Status::flaky, ""), 3);
+  EXPECT_EQ(status_with(Status::skip, left_out_busy), 3);
+  EXPECT_EQ(status_with(Status::not_run, "the budget of 60 s is used up"), 3);
+  EXPECT_EQ(status_with(Status::skip, "no GPU"), 1);
+  const auto left_out =
+      session("left", {"n"}, {}, {}, "x", {{.check = "node", .status = Status::skip, .reason = left_out_busy}});
+  EXPECT_EQ(compared_again("cp -r '" + left_out + "/.' $2").summary.exit_status, 3);
 }
 
 // 26 metrics that see nothing have one reason.

@@ -15,14 +15,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <tuple>
 
 namespace findings_test {
 
 using namespace node_check;
 using multinode::testing::TemporaryFolder;
-using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
 // Limits and devices.
