@@ -210,7 +210,7 @@ TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
 // reason for which A's check does not run in B is one about B.
 TEST_F(CompareResults, WhatABusyNodeDoesNotRunDecidesNothing) {
   const std::vector<Sample> samples{{"node", "memory_bandwidth", -1, "", "more", 10, 0, "n"}};
-  const auto a = session("a", {"n"}, {}, samples, "x", {{.check = "node", .status = Status::pass}});
+  const auto a = session("before", {"n"}, {}, samples, "x", {{.check = "node", .status = Status::pass}});
   const auto status_with = [&](Status status, const std::string& reason) {
     const CheckResult result{.check = "node", .status = status, .reason = reason};
     return compared(a, session("b", {"n"}, {}, {}, "x", {result})).summary.exit_status;
