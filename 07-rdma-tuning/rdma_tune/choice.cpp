@@ -164,6 +164,19 @@ void keep_one_link_layer(Choice& choice) {
                        : "InfiniBand beside a network of RoCE, which is faster");
 }
 
+// Whether a's network or routes lead to b. Links of two addresses, /31 and /127, are of a routed fabric, whose routes
+// may be in tables of their own; so is IPv6 without a known prefix. A default route says nothing of a fabric.
+bool leads_to(const System& system, const PortChoice& a, const PortChoice& b) {
+  if (a.is_infiniband() || a.network == b.network || b.network.empty()) return a.network == b.network;
+  const Subnet from = Subnet::parse(a.network), to = Subnet::parse(b.network);
+  const NetDevice* const net = system.find_net_device(a.gid()->net_device);
+  if (!net || from.is_ipv4() != to.is_ipv4()) return false;
+  return (from.bits == 127 && to.bits == 127) || (!from.is_ipv4() && net->addresses.empty()) ||
+         std::ranges::any_of(net->routes, [&](const std::string& route) {
+           return !route.ends_with("/0") && Subnet::parse(route).contains(to.address);
+         });
+}
+
 // 2: a GPU is below the same bridge or switch as the device; 1: below the same host bridge; 0: none is.
 int nearness(const System& system, const Device& device) {
   std::ptrdiff_t shared = 0;
@@ -231,7 +244,7 @@ void warn(const System& system, Choice& choice) {
   for (const PortChoice& port : choice.ports)
     if (port.usable) fastest = std::max(fastest, port.port->gbit_per_second);
   std::size_t usable = 0;
-  std::map<std::string, std::string> networks;  // and their ports
+  std::map<std::string, std::string> networks;  // and the ports that meet there
   for (const PortChoice& port : choice.ports) {
     const auto fit = std::ranges::count_if(
         port.gids, [](const GidVerdict& gid) { return gid.chosen || gid.reason.starts_with("fits too"); });
@@ -256,8 +269,13 @@ void warn(const System& system, Choice& choice) {
           port.name() + ": P_Keys " + multinode::join(pkeys | std::views::values) + "; NCCL takes the first" +
           (pkeys.begin()->second < "0x8000" ? ", a limited member, which reaches full members only" : "") +
           "; a line pkey in a site file chooses another");
-    if (!port.network.empty())
-      networks[port.network] += (networks[port.network].empty() ? "" : ", ") + port.device->name;
+    if (!port.network.empty()) {
+      const auto meets = [&](const PortChoice& other) {
+        return other.usable && leads_to(system, port, other) && leads_to(system, other, port);
+      };
+      std::string& devices = networks[std::ranges::find_if(choice.ports, meets)->network];
+      devices += (devices.empty() ? "" : ", ") + port.device->name;
+    }
     if (port.port->gbit_per_second > 0 && port.port->gbit_per_second < fastest)
       choice.warnings.push_back(port.name() + " is slower than others (" + port.port->rate +
                                 "); --device chooses the ones to use");

@@ -44,6 +44,12 @@ void add_file(multinode::Environment& variables, const std::filesystem::path& pa
   }
 }
 
+// A user namespace does not show who owns what comes from outside it, as in rootless containers.
+bool is_of_nobody(uid_t owner) {
+  return std::to_string(owner) == multinode::read_text("/proc/sys/kernel/overflowuid").value_or("") &&
+         multinode::read_text("/proc/self/uid_map").value_or("").find(" 4294967295") == std::string::npos;
+}
+
 }  // namespace
 
 NcclVersion parse_nccl_version(const std::string& text) {
@@ -86,7 +92,9 @@ Site read_site(const std::filesystem::path& sysfs) {
   struct stat facts {};
   multinode::check_errno(::fstat(opened.get(), &facts), "fstat");
   const std::string folder = multinode::why_not_own(site.file.has_parent_path() ? site.file.parent_path() : ".");
-  if ((facts.st_uid != 0 && facts.st_uid != ::geteuid()) || (facts.st_mode & (S_IWGRP | S_IWOTH)) || !folder.empty())
+  const bool is_hidden = !named && is_of_nobody(facts.st_uid);  // in the default place it is of who made the container
+  if ((facts.st_uid != 0 && facts.st_uid != ::geteuid() && !is_hidden) || (facts.st_mode & (S_IWGRP | S_IWOTH)) ||
+      !folder.empty())
     throw UsageError(site.file.string() + ": another user can write to it, so rdma_tune does not read it: give it to " +
                      "root or to yourself (chown), and chmod go-w it and its folder");
   int number = 0;

@@ -206,6 +206,22 @@ TEST(Choice, TheHintIsByEvidence) {
   EXPECT_SAYS(hint("two-indices", default_on_0 + rate_of_0("400")), "nothing here says which is right");
 }
 
+// No warning where routes lead from each rail to the others, or each has a link of two addresses.
+TEST(Choice, NetworksThatMeetAreOne) {
+  const auto meet = [](const std::string& routes_of_0, const std::string& routes_of_1) {
+    const std::string text = Chosen("two-indices", {}, "F 444 /proc/net/route = " + routes_of_0 + routes_of_1).text();
+    return text.find("2 networks fit") == text.npos;
+  };
+  const auto route = [](const std::string& rail, const std::string& network, const std::string& mask) {
+    return "\\n" + rail + "\\t" + network + "\\t00000000\\t0001\\t0\\t0\\t0\\t" + mask;
+  };
+  const auto wide = [&](const std::string& rail) { return route(rail, "0000010A", "0000FFFF"); };
+  EXPECT_TRUE(meet(wide("rail0"), wide("rail1")));
+  EXPECT_FALSE(meet(wide("rail0"), ""));
+  EXPECT_FALSE(meet(route("rail0", "00000000", "00000000"), route("rail1", "00000000", "00000000")));
+  EXPECT_TRUE(meet(route("rail0", "0400010A", "FEFFFFFF"), route("rail1", "0401010A", "FEFFFFFF")));
+}
+
 // Which ports jobs use cannot be seen where two fabrics are alike; the site file says it.
 TEST(Choice, TheSiteFileSaysWhatToUse) {
   const std::string port = "/sys/class/infiniband/mlx5_1/ports/1",

@@ -76,6 +76,22 @@ TEST(RdmaTune, TheSiteFile) {
   EXPECT_SAYS(tune(tree, {}, {{"RDMA_TUNE_SITE", tree / "none"}}).err, "none: No such file or directory\n");
 }
 
+// A user namespace hides the owner of the host's files, as in podman's containers without root: the default place is
+// trusted, and no file that a variable names.
+TEST(RdmaTune, TheSiteFileInAUserNamespace) {
+  const Tree tree("include infiniband\nF 444 /etc/multinode/rdma.conf = leave mlx5_1\\n\n");
+  const std::string file = tree / "etc/multinode/rdma.conf", mine = "RDMA_TUNE_SITE=" + file;
+  if (chown(file.c_str(), 12345, 0) != 0) GTEST_SKIP() << "only root can change the owner";
+  if (run({"unshare", "--map-root-user", "true"}).status != 0) GTEST_SKIP() << "no user namespaces here";
+  const auto inside = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {PATH_rdma_tune, "--sysfs", tree.sys()});
+    return run(words);
+  };
+  EXPECT_SAYS(inside({"unshare", "--map-root-user"}).out, "site file " + file + ": leave mlx5_1\n");
+  for (const auto& words : {std::vector<std::string>{"unshare", "--map-root-user", "env", mine}, {"env"}})
+    EXPECT_SAYS(inside(words).err, "another user can write to it");
+}
+
 // NVLink between nodes is a path that no card counts.
 TEST(RdmaTune, NamesNvlinkBetweenNodes) {
   const Tree tray("include infiniband\nF 444 /dev/nvidia-caps-imex-channels/channel0 = x");
