@@ -1,6 +1,7 @@
 #include "attach.hpp"
 
 #include "packing.hpp"
+#include "queues.hpp"
 #include "stacks.hpp"
 #include "verdict.hpp"
 
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <fstream>
 #include <future>
@@ -30,12 +32,14 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <thread>
 
 namespace who_waits {
 
 namespace {
 
 constexpr std::size_t at_a_time = 4;  // processes of a node, which are stopped for a moment
+constexpr std::chrono::seconds between_looks{2};
 
 bool is_named(const std::filesystem::path& process, const std::filesystem::path& name) {
   const auto whole = [](const std::filesystem::path& path) {
@@ -178,19 +182,73 @@ std::vector<RankProcess> ranks_of(const std::string& what) {
   return {std::views::values(ranks).begin(), std::views::values(ranks).end()};
 }
 
-int attach(multinode::World& world, const std::string& what, const std::string& json) {
-  const std::vector<RankProcess> own = ranks_of(what);
+namespace {
+
+// The stacks and message queues of this node's ranks.
+std::vector<ProcessStacks> look_at(const std::vector<RankProcess>& own) {
   std::vector<ProcessStacks> stacks;
   for (std::size_t i = 0; i < own.size(); i += at_a_time) {
     std::vector<std::future<ProcessStacks>> some;
     for (std::size_t j = i; j < std::min(own.size(), i + at_a_time); ++j)
-      some.push_back(std::async(std::launch::async, stacks_of, own[j].pid));
+      some.push_back(std::async(std::launch::async, [pid = own[j].pid] {
+        ProcessStacks one = stacks_of(pid);
+        one.queues = queues_of(pid, queue_reader());
+        one.process = state_of_threads(pid);
+        return one;
+      }));
     for (std::size_t j = 0; j < some.size(); ++j) {
       stacks.push_back(some[j].get());
       stacks.back().rank = own[i + j].rank;
       stacks.back().world_size = own[i + j].world_size;
       stacks.back().local_size = own[i + j].local_size;
     }
+  }
+  return stacks;
+}
+
+// What the queues tell: why ranks wait, and which messages no receive takes.
+std::vector<std::string> queue_lines(const std::vector<ProcessStacks>& all) {
+  std::vector<std::string> lines;
+  std::set<int> moving;
+  std::map<std::string, std::set<int>> problems;
+  bool some = false;
+  for (const ProcessStacks& one : all) {
+    some = some || !one.queues.communicators.empty();
+    if (one.moves) moving.insert(one.rank);
+    if (!one.queues.problem.empty()) problems[one.queues.problem].insert(one.rank);
+  }
+  const std::string seconds = fmt::format("{} s", between_looks.count());
+  if (!moving.empty())
+    lines.push_back(fmt::format("{} still moved: other stacks or messages {} later", rank_text(moving), seconds));
+  if (some) {
+    const std::vector<RankState> states = states_of(all, static_cast<double>(between_looks.count()));
+    for (const auto& more : {groups(states), explain(states).lines})
+      lines.insert(lines.end(), more.begin(), more.end());
+  }
+  for (const ProcessStacks& one : all)
+    for (const QueuedCommunicator& in : one.queues.communicators)
+      for (const QueuedMessage& message : in.messages)
+        if (message.queue == Queue::unexpected && lines.size() < 64)
+          lines.push_back(fmt::format("rank {} has a message with tag {} from rank {} of {} that it does not receive",
+                                      one.rank, message.tag, message.peer, in.name));
+  for (const auto& [problem, ranks] : problems)
+    lines.push_back(fmt::format("no message queues of {}: {}", rank_text(ranks), problem));
+  return lines;
+}
+
+}  // namespace
+
+int attach(multinode::World& world, const std::string& what, const std::string& json) {
+  const std::vector<RankProcess> own = ranks_of(what);
+  std::vector<ProcessStacks> stacks = look_at(own);
+  if (!own.empty()) {
+    std::this_thread::sleep_for(between_looks);
+    std::vector<ProcessStacks> later = look_at(own);
+    for (std::size_t i = 0; i < later.size(); ++i) {
+      later[i].moves = later[i].threads != stacks[i].threads || later[i].queues != stacks[i].queues;
+      later[i].stopped = std::max(later[i].stopped, stacks[i].stopped);
+    }
+    stacks = std::move(later);
   }
   std::set<std::pair<int, int>> seen;  // test hosts of one machine see each other's processes
   std::vector<ProcessStacks> all;
@@ -215,6 +273,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
     } else {
       std::vector<std::string> lines = tree(all);
       if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);
+      const std::vector<std::string> more = queue_lines(all);
+      lines.insert(lines.end(), more.begin(), more.end());
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
                                all.size(), all.size() == 1 ? "" : "s", what, hosts.size(), hosts.size() == 1 ? "" : "s",
                                stopped, multinode::join(lines, "\n  ", multinode::one_line));
@@ -225,6 +285,13 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
           nlohmann::json& frames = threads.emplace_back(nlohmann::json::array());
           for (const Frame& frame : stack) frames.push_back({{"function", frame.function}, {"place", frame.place}});
         }
+        nlohmann::json messages = nlohmann::json::array();
+        for (const QueuedCommunicator& in : one.queues.communicators)
+          for (const QueuedMessage& message : in.messages)
+            messages.push_back({{"communicator", in.name},
+                                {"queue", queue_names[static_cast<std::size_t>(message.queue)]},
+                                {"peer", message.peer},
+                                {"tag", message.tag}});
         file.write({{"what", "stack"},
                     {"rank", one.rank},
                     {"host", one.host},
@@ -232,6 +299,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"world_size", one.world_size},
                     {"problem", one.problem},
                     {"stopped", one.stopped},
+                    {"moves", one.moves},
+                    {"messages", messages},
                     {"threads", threads}});
       }
     }
