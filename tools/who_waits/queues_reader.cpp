@@ -2,6 +2,7 @@
 //
 // A program of its own, because it runs code of the process's MPI on lists that may change meanwhile: it may crash, or
 // never end, and is killed after some seconds.
+#include "message_queue_access.hpp"
 #include "queues.hpp"
 
 #include <multinode/base/text.hpp>
@@ -26,60 +27,10 @@
 #include <string_view>
 
 namespace who_waits {
-namespace {
 
-// The interface, as "MPI message queue access" and the headers of Open MPI and MPICH describe it. The library gets the
-// same Target as an image and as a process.
-using Address = unsigned long;
-using Word = long;
-struct TypeSizes {  // Open MPI's has two more, which its library fills in
-  int of_short = sizeof(short), of_int = sizeof(int), of_long = sizeof(long), of_long_long = sizeof(long long),
-      of_pointer = sizeof(void*);
+struct Type {
+  Dwarf_Die die;
 };
-struct Communicator {
-  Address id;
-  Word rank, size;
-  char name[64];
-};
-struct Operation {
-  int status;  // 0: pending
-  Word rank, world_rank;
-  int any_tag;
-  Word tag, length;
-  int system_buffer;
-  Address buffer;
-  Word actual_rank, actual_world_rank, actual_tag, actual_length;
-  char texts[5][64];
-};
-constexpr int good = 0, bad = 100, version = 2;
-struct Target;
-struct BasicCallbacks {
-  void* (*allocate)(std::size_t);
-  void (*free)(void*);
-  void (*print)(const char*);
-  const char* (*error)(int);
-  void (*put_image)(Target*, void*);
-  void* (*image)(Target*);
-  void (*put_process)(Target*, void*);
-  void* (*process)(Target*);
-};
-struct ImageCallbacks {
-  void (*sizes)(Target*, TypeSizes*);
-  int (*function)(Target*, char*, int, Address*);
-  int (*symbol)(Target*, char*, Address*);
-  Dwarf_Die* (*type)(Target*, char*, int);
-  int (*offset)(Dwarf_Die*, char*);
-  int (*size)(Dwarf_Die*);
-};
-struct ProcessCallbacks {
-  int (*rank)(Target*);
-  Target* (*image)(Target*);
-  int (*fetch)(Target*, Address, int, void*);
-  void (*to_host)(Target*, const void*, void*, int);
-};
-
-// Its files are those that the process sees, also in a container.
-int open_file(Dwfl_Module*, void** target, const char* name, Dwarf_Addr, char** path, Elf**);
 
 struct Target {
   explicit Target(pid_t process) : pid(process), dwfl(dwfl_begin(&files), &dwfl_end) {
@@ -111,6 +62,13 @@ struct Target {
     return false;
   }
 
+  // Its files are those that the process sees, also in a container.
+  static int open_file(Dwfl_Module*, void** target, const char* name, Dwarf_Addr, char** path, Elf**) {
+    if (*name != '/') return -1;
+    const std::string file = fmt::format("/proc/{}/root{}", static_cast<Target*>(*target)->pid, name);
+    *path = ::strdup(file.c_str());
+    return ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  }
   bool read(Address from, void* to, std::size_t size) const {
     const iovec here{to, size}, there{reinterpret_cast<void*>(from), size};
     return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(size);
@@ -122,7 +80,7 @@ struct Target {
   }
 
   // The type is complete in the unit of the function that the library has asked for before, or in another one.
-  Dwarf_Die* type(const char* name) {
+  Type* type(const char* name) {
     Dwarf_Addr bias;
     if (unit && find_in(*unit, name)) return &types.back();
     for (Dwarf_Die* one = nullptr; (one = dwfl_module_nextcu(mpi, one, &bias));)
@@ -139,7 +97,7 @@ struct Target {
       Dwarf_Die type;
       if ((tag == DW_TAG_typedef || tag == DW_TAG_structure_type || tag == DW_TAG_union_type) && called &&
           called == name && dwarf_peel_type(&die, &type) == 0 && !dwarf_hasattr(&type, DW_AT_declaration)) {
-        types.push_back(type);
+        types.push_back({type});
         return true;
       }
     } while (dwarf_siblingof(&die, &die) == 0);
@@ -169,17 +127,12 @@ struct Target {
   bool has_mpi = false;
   Dwfl_Module* mpi = nullptr;  // that has the name of the library
   Dwarf_Die* unit = nullptr;
-  std::deque<Dwarf_Die> types;
+  std::deque<Type> types;
   std::string missing;  // the first type that was not found
   void *image_info = nullptr, *process_info = nullptr;
 };
 
-int open_file(Dwfl_Module*, void** target, const char* name, Dwarf_Addr, char** path, Elf**) {
-  if (*name != '/') return -1;
-  const std::string file = fmt::format("/proc/{}/root{}", static_cast<Target*>(*target)->pid, name);
-  *path = ::strdup(file.c_str());
-  return ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-}
+namespace {
 
 const BasicCallbacks basic{[](std::size_t size) { return std::malloc(size); },
                            [](void* memory) { std::free(memory); },
@@ -202,10 +155,10 @@ const ImageCallbacks image{[](Target*, TypeSizes* sizes) { *sizes = {}; },
                              return Target::symbol_of(target->mpi, name, address) ? good : bad;
                            },
                            [](Target* target, char* name, int) { return target->type(name); },
-                           [](Dwarf_Die* type, char* field) { return Target::offset(type, field); },
-                           [](Dwarf_Die* type) {
+                           [](Type* type, char* field) { return Target::offset(&type->die, field); },
+                           [](Type* type) {
                              Dwarf_Word size = 0;
-                             dwarf_aggregate_size(type, &size);
+                             dwarf_aggregate_size(&type->die, &size);
                              return static_cast<int>(size);
                            }};
 const ProcessCallbacks process{
@@ -273,7 +226,7 @@ Queues read_queues(pid_t pid) {
                            .rank = static_cast<std::int32_t>(found.rank),
                            .size = static_cast<std::int32_t>(found.size),
                            .members = std::vector<std::int32_t>(static_cast<std::size_t>(found.size))};
-    if (library("mqs_get_comm_group", &target, one.members.data()) != good || std::ranges::count(one.members, -1))
+    if (library("mqs_get_comm_group", &target, one.members.data()) != good || std::ranges::count(one.members, -1) > 0)
       one.members.clear();
     for (const Queue queue : {Queue::sends, Queue::receives, Queue::unexpected}) {
       Operation operation{};
