@@ -10,6 +10,7 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
 #include <multinode/process/process_tree.hpp>
 #include <multinode/world/report.hpp>
 
@@ -32,11 +33,14 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <sstream>
 #include <thread>
 
 namespace who_waits {
 
 namespace {
+
+using namespace std::chrono_literals;
 
 constexpr std::size_t at_a_time = 4;  // processes of a node, which are stopped for a moment
 constexpr std::chrono::seconds between_looks{2};
@@ -206,6 +210,32 @@ std::vector<ProcessStacks> look_at(const std::vector<RankProcess>& own) {
   return stacks;
 }
 
+// What NCCL's RAS says of the job that a rank is in (NCCL 2.24 or newer); "": it does not answer.
+std::string status_of_nccl(const std::vector<RankProcess>& own) {
+  std::string text;
+  for (const RankProcess& one : own) {
+    const std::string process = fmt::format("/proc/{}/", one.pid);
+    const multinode::Environment environment = multinode::environment_of(one.pid);
+    const auto address = environment.find("NCCL_RAS_ADDR");
+    const bool may = address != environment.end() ||
+                     multinode::read_text(process + "maps").value_or("").find("nccl") != std::string::npos;
+    if (!may || link_of(process + "ns/net") != link_of("/proc/self/ns/net")) continue;  // another job may be there
+    try {
+      const std::string place = address == environment.end() ? "localhost:28028" : address->second;
+      multinode::TcpClient server(multinode::parse_endpoint(place, "NCCL_RAS_ADDR"), 500ms, [](auto&, auto&) {});
+      multinode::Deadline deadline(15s);
+      server.send("verbose status\n", deadline, "asking");
+      text = fmt::format("NCCL's RAS at {} says:\n", place);
+      for (char c; text.size() < 1 << 16 && std::ranges::count(text, '\n') <= 20; text += c)
+        server.receive(&c, 1, deadline, "reading");
+      return text + "... more: ncclras -v\n";
+    } catch (const std::exception&) {  // it has closed the connection after its answer, or does not answer
+    }
+    if (text.find('\n') + 1 < text.size()) return text;
+  }
+  return "";
+}
+
 // What the queues tell: why ranks wait, and which messages no receive takes.
 std::vector<std::string> queue_lines(const std::vector<ProcessStacks>& all) {
   std::vector<std::string> lines;
@@ -257,6 +287,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
       if (seen.emplace(one.rank, one.pid).second) all.push_back(std::move(one));
   auto hidden = world.gather_on_rank_0("whose", own.empty() ? hidden_process(what) : "");
   std::erase(hidden, "");
+  auto nccl = world.gather_on_rank_0("what NCCL says", status_of_nccl(own));
+  std::erase(nccl, "");
   int status = multinode::exit_right;
   if (world.rank() == 0) {
     std::set<std::string> hosts;
@@ -275,6 +307,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
       if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);
       const std::vector<std::string> more = queue_lines(all);
       lines.insert(lines.end(), more.begin(), more.end());
+      std::istringstream text(nccl.empty() ? "" : nccl[0]);
+      for (std::string line; std::getline(text, line);) lines.push_back(line);
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
                                all.size(), all.size() == 1 ? "" : "s", what, hosts.size(), hosts.size() == 1 ? "" : "s",
                                stopped, multinode::join(lines, "\n  ", multinode::one_line));
