@@ -319,13 +319,6 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
           nlohmann::json& frames = threads.emplace_back(nlohmann::json::array());
           for (const Frame& frame : stack) frames.push_back({{"function", frame.function}, {"place", frame.place}});
         }
-        nlohmann::json messages = nlohmann::json::array();
-        for (const QueuedCommunicator& in : one.queues.communicators)
-          for (const QueuedMessage& message : in.messages)
-            messages.push_back({{"communicator", in.name},
-                                {"queue", queue_names[static_cast<std::size_t>(message.queue)]},
-                                {"peer", message.peer},
-                                {"tag", message.tag}});
         file.write({{"what", "stack"},
                     {"rank", one.rank},
                     {"host", one.host},
@@ -334,7 +327,6 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"problem", one.problem},
                     {"stopped", one.stopped},
                     {"moves", one.moves},
-                    {"messages", messages},
                     {"threads", threads}});
       }
     }

@@ -15,12 +15,10 @@
 namespace who_waits {
 
 enum class Queue : std::int32_t { sends, receives, unexpected };  // as the interface numbers them
-inline constexpr const char* queue_names[] = {"send", "receive", "unexpected"};
 
 struct QueuedMessage {
   Queue queue = Queue::sends;
   std::int32_t peer = 0, tag = 0;  // its rank in the communicator; any
-  std::int64_t length = 0;         // in bytes for Open MPI, in elements for MPICH
   auto operator<=>(const QueuedMessage&) const = default;
 };
 struct QueuedCommunicator {

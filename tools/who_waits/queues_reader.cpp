@@ -240,10 +240,8 @@ Queues read_queues(pid_t pid) {
       if (library("mqs_setup_operation_iterator", &target, static_cast<int>(queue)) != good) continue;
       while (one.messages.size() < most && library("mqs_next_operation", &target, &operation) == good) {
         if (is_over(operation) && queue != Queue::unexpected) continue;
-        one.messages.push_back({.queue = queue,
-                                .peer = static_cast<std::int32_t>(operation.rank),
-                                .tag = operation.any_tag ? -1 : static_cast<std::int32_t>(operation.tag),
-                                .length = operation.length});
+        one.messages.push_back({queue, static_cast<std::int32_t>(operation.rank),
+                                operation.any_tag ? -1 : static_cast<std::int32_t>(operation.tag)});
       }
     }
     queues.communicators.push_back(std::move(one));
@@ -256,10 +254,7 @@ Queues read_queues(pid_t pid) {
 
 int main(int argc, char** argv) {
   const auto pid = multinode::number_of<pid_t>(argc == 2 ? argv[1] : "");
-  if (!pid) {
-    std::cerr << "usage: who_waits_queues PID (for who_waits --attach)\n";
-    return 2;
-  }
+  if (!pid) return 2;
   const rlimit memory{rlim_t{4} << 30, rlim_t{4} << 30};
   ::setrlimit(RLIMIT_AS, &memory);
   ::unsetenv("DEBUGINFOD_URLS");  // it would wait for the network

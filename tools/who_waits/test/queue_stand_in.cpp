@@ -10,7 +10,7 @@
 #include <cstring>
 
 struct Message {
-  int queue, peer, tag, length;
+  int queue, peer, tag, bytes;
   Message* next;
 };
 struct Mpi {
@@ -69,9 +69,9 @@ int mqs_next_operation(Target* target, Operation* found) {
     if (one.queue < 0) return std::raise(SIGSEGV);  // as a library that trusts a list
     at = fetch<Address>(target, at + static_cast<Address>(next_offset));
     if (one.queue != wanted) continue;
-    found->status = 2, found->rank = one.peer, found->tag = one.tag, found->any_tag = 0, found->length = one.length;
+    found->status = 2, found->rank = one.peer, found->tag = one.tag, found->any_tag = 0;
     std::strcpy(found->texts[0], "Receive: 0x10");  // as Open MPI, where a call waits for it, or it is over
-    std::strcpy(found->texts[1], one.length ? "Data: 4 instances" : "Data transfer completed");
+    std::strcpy(found->texts[1], one.bytes ? "Data: 4 instances" : "Data transfer completed");
     return good;
   }
   return bad;
