@@ -1,6 +1,7 @@
 #include "attach.hpp"
 
 #include "packing.hpp"
+#include "queues.hpp"
 #include "stacks.hpp"
 #include "verdict.hpp"
 
@@ -9,6 +10,7 @@
 #include <multinode/base/output.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
 #include <multinode/process/process_tree.hpp>
 #include <multinode/world/report.hpp>
 
@@ -21,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <fstream>
 #include <future>
@@ -30,12 +33,17 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <sstream>
+#include <thread>
 
 namespace who_waits {
 
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t at_a_time = 4;  // processes of a node, which are stopped for a moment
+constexpr std::chrono::seconds between_looks{2};
 
 bool is_named(const std::filesystem::path& process, const std::filesystem::path& name) {
   const auto whole = [](const std::filesystem::path& path) {
@@ -178,19 +186,99 @@ std::vector<RankProcess> ranks_of(const std::string& what) {
   return {std::views::values(ranks).begin(), std::views::values(ranks).end()};
 }
 
-int attach(multinode::World& world, const std::string& what, const std::string& json) {
-  const std::vector<RankProcess> own = ranks_of(what);
+namespace {
+
+// The stacks and message queues of this node's ranks.
+std::vector<ProcessStacks> look_at(const std::vector<RankProcess>& own) {
   std::vector<ProcessStacks> stacks;
   for (std::size_t i = 0; i < own.size(); i += at_a_time) {
     std::vector<std::future<ProcessStacks>> some;
     for (std::size_t j = i; j < std::min(own.size(), i + at_a_time); ++j)
-      some.push_back(std::async(std::launch::async, stacks_of, own[j].pid));
+      some.push_back(std::async(std::launch::async, [pid = own[j].pid] {
+        ProcessStacks one = stacks_of(pid);
+        one.queues = queues_of(pid, queue_reader());
+        one.process = state_of_threads(pid);
+        return one;
+      }));
     for (std::size_t j = 0; j < some.size(); ++j) {
       stacks.push_back(some[j].get());
       stacks.back().rank = own[i + j].rank;
       stacks.back().world_size = own[i + j].world_size;
       stacks.back().local_size = own[i + j].local_size;
     }
+  }
+  return stacks;
+}
+
+// What NCCL's RAS says of the job that a rank is in (NCCL 2.24 or newer); "": it does not answer.
+std::string status_of_nccl(const std::vector<RankProcess>& own) {
+  std::string text;
+  for (const RankProcess& one : own) {
+    const std::string process = fmt::format("/proc/{}/", one.pid);
+    const multinode::Environment environment = multinode::environment_of(one.pid);
+    const auto address = environment.find("NCCL_RAS_ADDR");
+    const bool may = address != environment.end() ||
+                     multinode::read_text(process + "maps").value_or("").find("nccl") != std::string::npos;
+    if (!may || link_of(process + "ns/net") != link_of("/proc/self/ns/net")) continue;  // another job may be there
+    try {
+      const std::string place = address == environment.end() ? "localhost:28028" : address->second;
+      multinode::TcpClient server(multinode::parse_endpoint(place, "NCCL_RAS_ADDR"), 500ms, [](auto&, auto&) {});
+      multinode::Deadline deadline(15s);
+      server.send("verbose status\n", deadline, "asking");
+      text = fmt::format("NCCL's RAS at {} says:\n", place);
+      for (char c; text.size() < 1 << 16 && std::ranges::count(text, '\n') <= 20; text += c)
+        server.receive(&c, 1, deadline, "reading");
+      return text + "... more: ncclras -v\n";
+    } catch (const std::exception&) {  // it has closed the connection after its answer, or does not answer
+    }
+    if (text.find('\n') + 1 < text.size()) return text;
+  }
+  return "";
+}
+
+// What the queues tell: why ranks wait, and which messages no receive takes.
+std::vector<std::string> queue_lines(const std::vector<ProcessStacks>& all) {
+  std::vector<std::string> lines;
+  std::set<int> moving;
+  std::map<std::string, std::set<int>> problems;
+  bool some = false;
+  for (const ProcessStacks& one : all) {
+    some = some || !one.queues.communicators.empty();
+    if (one.moves) moving.insert(one.rank);
+    if (!one.queues.problem.empty()) problems[one.queues.problem].insert(one.rank);
+  }
+  const std::string seconds = fmt::format("{} s", between_looks.count());
+  if (!moving.empty())
+    lines.push_back(fmt::format("{} still moved: other stacks or messages {} later", rank_text(moving), seconds));
+  if (some) {
+    const std::vector<RankState> states = states_of(all, static_cast<double>(between_looks.count()));
+    for (const auto& more : {groups(states), explain(states).lines})
+      lines.insert(lines.end(), more.begin(), more.end());
+  }
+  for (const ProcessStacks& one : all)
+    for (const QueuedCommunicator& in : one.queues.communicators)
+      for (const QueuedMessage& message : in.messages)
+        if (message.queue == Queue::unexpected && lines.size() < 64)
+          lines.push_back(fmt::format("rank {} has a message with tag {} from rank {} of {} that it does not receive",
+                                      one.rank, message.tag, message.peer, in.name));
+  for (const auto& [problem, ranks] : problems)
+    lines.push_back(fmt::format("no message queues of {}: {}", rank_text(ranks), problem));
+  return lines;
+}
+
+}  // namespace
+
+int attach(multinode::World& world, const std::string& what, const std::string& json) {
+  const std::vector<RankProcess> own = ranks_of(what);
+  std::vector<ProcessStacks> stacks = look_at(own);
+  if (!own.empty()) {
+    std::this_thread::sleep_for(between_looks);
+    std::vector<ProcessStacks> later = look_at(own);
+    for (std::size_t i = 0; i < later.size(); ++i) {
+      later[i].moves = later[i].threads != stacks[i].threads || later[i].queues != stacks[i].queues;
+      later[i].stopped = std::max(later[i].stopped, stacks[i].stopped);
+    }
+    stacks = std::move(later);
   }
   std::set<std::pair<int, int>> seen;  // test hosts of one machine see each other's processes
   std::vector<ProcessStacks> all;
@@ -199,6 +287,8 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
       if (seen.emplace(one.rank, one.pid).second) all.push_back(std::move(one));
   auto hidden = world.gather_on_rank_0("whose", own.empty() ? hidden_process(what) : "");
   std::erase(hidden, "");
+  auto nccl = world.gather_on_rank_0("what NCCL says", status_of_nccl(own));
+  std::erase(nccl, "");
   int status = multinode::exit_right;
   if (world.rank() == 0) {
     std::set<std::string> hosts;
@@ -215,6 +305,10 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
     } else {
       std::vector<std::string> lines = tree(all);
       if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);
+      const std::vector<std::string> more = queue_lines(all);
+      lines.insert(lines.end(), more.begin(), more.end());
+      std::istringstream text(nccl.empty() ? "" : nccl[0]);
+      for (std::string line; std::getline(text, line);) lines.push_back(line);
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
                                all.size(), all.size() == 1 ? "" : "s", what, hosts.size(), hosts.size() == 1 ? "" : "s",
                                stopped, multinode::join(lines, "\n  ", multinode::one_line));
@@ -232,6 +326,7 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"world_size", one.world_size},
                     {"problem", one.problem},
                     {"stopped", one.stopped},
+                    {"moves", one.moves},
                     {"threads", threads}});
       }
     }

@@ -63,6 +63,7 @@ constexpr Role role_of(Kind kind) { return fields_of(kind).role; }
 
 // Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
 constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
+constexpr std::uint64_t unknown_size = ~std::uint64_t{0};  // of a message in a queue of MPI
 
 // The arguments of a call. The tag of a call of NCCL or CUDA is a hash of its stream, or any. `bytes` are those that a
 // collective must have the same on all ranks, or a message's size.

@@ -2,6 +2,8 @@
 // have them in common. It reads them with eu-stack (elfutils), or gdb, and Python's lines with py-spy.
 #pragma once
 
+#include "queues.hpp"
+
 #include <sys/types.h>
 
 #include <filesystem>
@@ -24,8 +26,12 @@ struct ProcessStacks {
   std::string host{}, problem{};                          // why there is no stack, or what else is wrong
   double stopped = 0;                                     // s for which the process was stopped
   std::vector<Stack> threads{};  // the main one first; others only if they are in the program's own code or such a call
+  Queues queues{};               // for --attach, as these:
+  char process = '?';            // R, S, D ... as in /proc
+  bool moves = false;            // its stacks or queues have changed meanwhile
   static void fields(auto& visit, auto& one) {
     visit(one.rank, one.pid, one.world_size, one.local_size, one.host, one.problem, one.stopped, one.threads);
+    visit(one.queues, one.process, one.moves);
   }
 };
 

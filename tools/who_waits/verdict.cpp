@@ -284,7 +284,7 @@ class Explanation {
       return call.bytes ? text + ", " + size_of(call.bytes) : text;
     }
     if (is(call, Role::send) || is(call, Role::both)) text += " to " + end(call.peer, call.tag);
-    if (is(call, Role::send)) text += ", " + size_of(call.bytes);
+    if (is(call, Role::send) && call.bytes != unknown_size) text += ", " + size_of(call.bytes);
     if (is(call, Role::both)) text += ", and";
     if (receives(call)) text += " from " + end(call.from(), call.wanted_tag());
     return call.communicator <= world_id ? text : text + " in " + communicator(call.communicator);
@@ -297,7 +297,7 @@ class Explanation {
     if (rank.finalized) return "past MPI_Finalize";
     if (!rank.waits.empty()) {
       const Wait& wait = rank.waits.front();
-      std::string text = "in " + describe(wait.call);
+      std::string text = "in " + (wait.some ? name_of(wait.call.kind) : describe(wait.call));
       if (!wait.requests.empty()) text += " for " + describe(wait.requests.front());
       if (wait.requests.size() > 1) text += fmt::format(" and {} more", wait.requests.size() - 1);
       for (std::size_t i = 1; i < rank.waits.size(); ++i) text += ", another thread in " + describe(rank.waits[i].call);
@@ -602,7 +602,7 @@ class Explanation {
   }
 
   Needs needs(const RankState& rank, const Wait& wait) const {
-    const bool for_any = is(wait.call, Role::wait_any);
+    const bool for_any = is(wait.call, Role::wait_any) || wait.some;
     if (!for_any && !is(wait.call, Role::wait_all)) return needs(rank, wait.call);
     if (!wait.all_requests) return {};
     std::vector<Need> all;
@@ -894,7 +894,7 @@ class Explanation {
       std::map<std::string, Ranks> reasons;  // why others wait for it
       for (const auto& [other, all] : blocked)
         for (const Need& need : all)
-          if (need.one_of == Ranks{rank.rank}) reasons[need.why].insert(other);
+          if (need.one_of == Ranks{rank.rank}) reasons[need.why + other_message(need, *state(other))].insert(other);
       for (const auto& [why, ranks] : reasons)
         if (reasons.size() <= 8)
           say(verdict, "  {}: {} {} for it", why, rank_text(ranks), ranks.size() == 1 ? "waits" : "wait");

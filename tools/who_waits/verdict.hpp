@@ -25,8 +25,9 @@ struct Wait {  // a thread inside a call
   std::uint64_t site = 0;        // where the program made it
   std::string place{};           // of the site: "solver.cpp:57"
   bool apart = false;            // of a thread that goes on, and has nothing to do with what the main thread waits for
+  bool some = false;             // it is not known for which of `requests` it waits; for what, if there are none
   static void fields(auto& visit, auto& wait) {
-    visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place, wait.apart);
+    visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place, wait.apart, wait.some);
   }
 };
 

@@ -45,6 +45,10 @@ void compute() {
 }
 void all_reduce(int numbers) { MPI_Allreduce(out.data(), in.data(), numbers, MPI_INT, MPI_SUM, MPI_COMM_WORLD); }
 void send_to(int to, int numbers, MPI_Comm where) { MPI_Send(out.data(), numbers, MPI_INT, to, tag(), where); }
+void deeper(int seconds) {  // in another function call each second
+  if (sleep(1), seconds > 1) deeper(seconds - 1);
+  std::fflush(stdout);
+}
 void read_pipe() {
   std::FILE* pipe = popen(("sleep " + std::to_string(argument(0))).c_str(), "r");
   std::fgetc(pipe), pclose(pipe);
@@ -214,6 +218,8 @@ const std::map<std::string, std::function<void()>> operations = {
     {"gather",
      [] { MPI_Gather(out.data(), argument(1, 9), MPI_INT, in.data(), 9, MPI_INT, argument(0), MPI_COMM_WORLD); }},
     {"duplicate", [] { MPI_Comm_dup(MPI_COMM_WORLD, &communicators.emplace_back()); }},
+    {"name", [] { MPI_Comm_set_name(communicators.back(), "of the test"); }},
+    {"deeper", [] { deeper(argument(0)); }},
     {"split", split},
     {"group", group},
     {"self", [] { communicators.push_back(MPI_COMM_SELF); }},
