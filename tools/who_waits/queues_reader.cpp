@@ -11,9 +11,10 @@
 #include <dwarf.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
-#include <fcntl.h>
 #include <fmt/format.h>
+#include <grp.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -62,13 +63,6 @@ struct Target {
     return false;
   }
 
-  // Its files are those that the process sees, also in a container.
-  static int open_file(Dwfl_Module*, void** target, const char* name, Dwarf_Addr, char** path, Elf**) {
-    if (*name != '/') return -1;
-    const std::string file = fmt::format("/proc/{}/root{}", static_cast<Target*>(*target)->pid, name);
-    *path = ::strdup(file.c_str());
-    return ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  }
   bool read(Address from, void* to, std::size_t size) const {
     const iovec here{to, size}, there{reinterpret_cast<void*>(from), size};
     return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(size);
@@ -120,7 +114,8 @@ struct Target {
     return -1;
   }
 
-  const Dwfl_Callbacks files{open_file, dwfl_standard_find_debuginfo, dwfl_offline_section_address, nullptr};
+  const Dwfl_Callbacks files{dwfl_linux_proc_find_elf, dwfl_standard_find_debuginfo, dwfl_offline_section_address,
+                             nullptr};
   const pid_t pid;
   const std::string program = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid));
   const std::unique_ptr<Dwfl, decltype(&dwfl_end)> dwfl;
@@ -180,7 +175,7 @@ class Library {
     if (files.empty() || files.back().empty())
       throw std::runtime_error("its memory cannot be read (see /proc/sys/kernel/yama/ptrace_scope)");
     for (const std::string& file : files)
-      if ((library_ = ::dlopen(fmt::format("/proc/{}/root{}", target.pid, file).c_str(), RTLD_NOW))) return;
+      if ((library_ = ::dlopen(file.c_str(), RTLD_NOW))) return;
     throw std::runtime_error(fmt::format("{}, the library of its MPI for debuggers, cannot be loaded: install it ({})",
                                          files.back(), ::dlerror()));
   }
@@ -201,7 +196,26 @@ bool is_over(const Operation& one) {
   return one.status == 1 || std::string_view(one.texts[1]) == "Data transfer completed";
 }
 
+// The process says which library to load: its code gets no rights that the process has not.
+void become_user_of(pid_t pid) {
+  const std::string its = fmt::format("/proc/{}/", pid);
+  std::error_code error;
+  for (const char* const name : {"ns/mnt", "ns/user", "root"})
+    if (std::filesystem::read_symlink(its + name, error) !=
+        std::filesystem::read_symlink(std::string("/proc/self/") + name, error))
+      throw std::runtime_error("it is in a container: start who_waits there, too");
+  struct stat status {};
+  const bool known = ::stat(its.c_str(), &status) == 0;
+  const uid_t user = status.st_uid;
+  const gid_t group = status.st_gid;
+  if (known && user == ::geteuid()) return;
+  if (!known || ::setgroups(0, nullptr) != 0 || ::setresgid(group, group, group) != 0 ||
+      ::setresuid(user, user, user) != 0)
+    throw std::runtime_error("it is another user's");
+}
+
 Queues read_queues(pid_t pid) {
+  become_user_of(pid);
   Target target(pid);
   if (!target.mpi && target.has_mpi)
     throw std::runtime_error("its MPI has no library for debuggers: build MPICH with --enable-debuginfo");

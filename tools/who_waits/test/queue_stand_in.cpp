@@ -1,8 +1,9 @@
 // A stand-in for an MPI, for queues_test.cpp: not MPI. As a program, LIBRARY FAULT, it is a rank that has messages in
 // its queues; as a library (LIBRARY is defined), what an MPI has for debuggers: see message_queue_access.hpp.
-// FAULT: circle, the list of messages never ends; crash, a bad pointer is in it; none.
+// FAULT: circle, the list of messages never ends; crash, a bad pointer is in it; user, it is nobody's; none.
 #include "../message_queue_access.hpp"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -57,7 +58,9 @@ int mqs_setup_communicator_iterator(Target*) { return good; }
 int mqs_next_communicator(Target*) { return bad; }
 int mqs_get_communicator(Target* target, Communicator* found) {
   *found = {.id = 1, .rank = 0, .size = 2, .name = {}};
-  return process->fetch(target, all, sizeof found->name, found->name);
+  const int result = process->fetch(target, all, sizeof found->name, found->name);
+  if (!found->name[0]) std::snprintf(found->name, sizeof found->name, "as user %u", ::geteuid());
+  return result;
 }
 int mqs_setup_operation_iterator(Target* target, int queue) {
   wanted = queue, at = fetch<Address>(target, all + static_cast<Address>(first_offset));
@@ -89,6 +92,10 @@ int main(int, char** arguments) {
   std::strcpy(MPIR_dll_name, arguments[1]);
   if (!std::strcmp(arguments[2], "circle")) messages[3].next = messages + 3;
   if (!std::strcmp(arguments[2], "crash")) messages[3].queue = -1;
+  if (!std::strcmp(arguments[2], "user")) {
+    stand_in_mpi.name[0] = 0;
+    if (::setgid(65534) || ::setuid(65534) || ::prctl(PR_SET_DUMPABLE, 1)) return 1;
+  }
   std::puts("up"), std::fflush(stdout);
   for (;;) ::pause();
 }

@@ -39,6 +39,21 @@ TEST(WhoWaitsQueues, OfABrokenListEndNothing) {
     EXPECT_SAYS(queues_of_stand_in(fault).problem, "they changed while they were read");
 }
 
+TEST(WhoWaitsQueues, AreReadWithNoRightsThatTheProcessHasNot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can start another user's process";
+  const TemporaryFolder folder;
+  const std::string program = folder / "program", library = folder / "library.so";
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::copy_file(PATH_queue_process, program);
+  std::filesystem::copy_file(PATH_queue_library, library);
+  const Queues queues = queues_of_stand_in("user", library, program);
+  ASSERT_EQ(queues.problem, "");
+  EXPECT_EQ(queues.communicators.at(0).name, "as user 65534");
+  Process boxed({"unshare", "-m", program, library, "none"});
+  if (!boxed.wait_for("up")) GTEST_SKIP() << "this machine allows no mount namespaces";
+  EXPECT_SAYS(queues_of(boxed.pid(), PATH_who_waits_queues).problem, "it is in a container: start who_waits there");
+}
+
 TEST(WhoWaitsQueues, ThatAreMissingAreSaid) {
   EXPECT_SAYS(queues_of_stand_in("none", "/no/such.so").problem, "/no/such.so, the library of its MPI for debuggers");
   const TemporaryFolder folder;
