@@ -57,6 +57,11 @@ Machine::Machine() {
   if (!devices.empty()) description = std::to_string(devices.size()) + " emulated GPUs: on the CPU, for correctness";
 }
 
+void refuse_function(const std::string& why) {  // of one that is not emulated; programs look at the last error, too
+  say(why);
+  guarded("emulated-gpu", [&] { refuse(cudaErrorNotSupported, why); });
+}
+
 void require_device(int device) {
   if (device < 0 || device >= device_count())
     refuse(cudaErrorInvalidDevice, fmt::format("no device {}: there are {}", device, device_count()));

@@ -263,7 +263,7 @@ TEST_F(HostCuda, HintsAreAcceptedAndSmallCallsWork) {
 TEST_F(HostCuda, WhatIsNotEmulatedSaysSo) {
   EXPECT_EQ(cudaCreateChannelDesc(8, 16, 0, 0, cudaChannelFormatKindUnsigned).y, 16);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(cudaMallocArray(nullptr, nullptr, 1, 1, 0), cudaErrorNotSupported);
+  expect_refused(cudaMallocArray(nullptr, nullptr, 1, 1, 0), cudaErrorNotSupported, "cudaMallocArray is not emulated");
   EXPECT_SAYS(testing::internal::GetCapturedStderr(), "emulated-gpu: cudaMallocArray is not emulated");
   EXPECT_STREQ(cudaGetErrorName(cudaErrorLaunchTimeout), "cudaErrorLaunchTimeout");
 }
