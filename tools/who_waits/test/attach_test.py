@@ -116,7 +116,10 @@ def explain(program, says, how, build, folder):
             return "" if job.poll() is None else "the program has ended"
         finally:
             subprocess.run([*end, pid], check=False)  # the launcher ends its ranks, on all hosts
-            job.wait(60)
+            try:
+                job.wait(60)
+            except subprocess.TimeoutExpired:  # mpirun may hang where ranks die in MPI_Finalize, see Watch::say()
+                job.kill()
 
 
 def steps(build, folder):
