@@ -38,7 +38,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("1 send 2 7; 0 receive 1 7; * barrier", "deadlock", NO_SEND),
     ("* duplicate; 1 send 0 7 1 1; 0 receive 1 7; * barrier", "deadlock", "it has sent one in another communicator"),
     ("2 send 3 7 big; !2 barrier", "deadlock", "rank 3 does not receive from 2: rank 3 is in MPI_Barrier"),
-    ("1 all_reduce big; !1 all_reduce 16; * barrier", "mismatch", "rank 1: MPI_Allreduce, call 4 of MPI_COMM_WORLD, 4 MiB"),
+    ("1 all_reduce 0; !1 all_reduce 16; * barrier", "mismatch", "ranks 0, 2-3: MPI_Allreduce, call 4 of MPI_COMM_WORLD, 64 B"),
     ("2 56*all_reduce; !2 57*all_reduce", "deadlock", "first difference: rank 2 has made 59 calls in MPI_COMM_WORLD"),
     ("1 receive 3 7; !1 all_reduce big", "deadlock", "rank 3 does not send to 1: rank 3 is in MPI_Allreduce"),
     ("!1 barrier", "deadlock", "rank 1 is not in MPI_Barrier: rank 1 is in MPI_Finalize"),
