@@ -104,16 +104,16 @@ constexpr const char* of_libraries =
 }  // namespace
 
 double measure_busy(int threads) {
-  constexpr double work = 0.05;  // seconds of a CPU
+  constexpr long work = 50'000'000;  // ns of a CPU
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::future<double>> times;
   for (int thread = 0; thread < threads; ++thread)
     times.push_back(std::async(std::launch::async, [start] {
-      for (timespec used{}; used.tv_nsec < 1e9 * work;) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+      for (timespec used{}; used.tv_nsec < work;) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
       return multinode::seconds_since(start);
     }));
   double busy = 0;
-  for (auto& time : times) busy += time.get() / work / threads;
+  for (auto& time : times) busy += 1e9 * time.get() / work / threads;
   return busy;
 }
 

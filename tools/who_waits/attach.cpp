@@ -212,7 +212,7 @@ std::vector<ProcessStacks> look_at(const std::vector<RankProcess>& own) {
 
 // What NCCL's RAS says of the job that a rank is in (NCCL 2.24 or newer); "": it does not answer.
 std::string status_of_nccl(const std::vector<RankProcess>& own) {
-  std::string text;
+  std::set<std::string> asked;  // the ranks of a node usually share one address
   for (const RankProcess& one : own) {
     const std::string process = fmt::format("/proc/{}/", one.pid);
     const multinode::Environment environment = multinode::environment_of(one.pid);
@@ -220,18 +220,21 @@ std::string status_of_nccl(const std::vector<RankProcess>& own) {
     const bool may = address != environment.end() ||
                      multinode::read_text(process + "maps").value_or("").find("nccl") != std::string::npos;
     if (!may || link_of(process + "ns/net") != link_of("/proc/self/ns/net")) continue;  // another job may be there
+    const std::string place = address == environment.end() ? "localhost:28028" : address->second;
+    if (!asked.insert(place).second) continue;
+    const std::string head = fmt::format("NCCL's RAS at {} says:\n", place);
+    std::string text;
     try {
-      const std::string place = address == environment.end() ? "localhost:28028" : address->second;
       multinode::TcpClient server(multinode::parse_endpoint(place, "NCCL_RAS_ADDR"), 500ms, [](auto&, auto&) {});
       multinode::Deadline deadline(15s);
       server.send("verbose status\n", deadline, "asking");
-      text = fmt::format("NCCL's RAS at {} says:\n", place);
-      for (char c; text.size() < 1 << 16 && std::ranges::count(text, '\n') <= 20; text += c)
+      int lines = 0;
+      for (char c; text.size() < 1 << 16 && lines < 20; text += c, lines += c == '\n')
         server.receive(&c, 1, deadline, "reading");
-      return text + "... more: ncclras -v\n";
+      return head + text + "... more: ncclras -v\n";
     } catch (const std::exception&) {  // it has closed the connection after its answer, or does not answer
     }
-    if (text.find('\n') + 1 < text.size()) return text;
+    if (!text.empty()) return head + text;
   }
   return "";
 }

@@ -603,9 +603,10 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
     bool changes = false;  // what it reads, as a counter of tasks
     if constexpr (named<kind>("MPI_Fetch", "") || named<kind>("", "_accumulate"))
       changes = std::get<object - 1>(all) != no_op() && std::get<object - 1>(all) != replace();
-    if (!changes) call.receive_tag = 0;
-    if constexpr (reads)
-      if (!changes) call.receive_tag = static_cast<std::int32_t>(mix(1, std::get<peer + 1>(all)) >> 33 | 1);
+    if constexpr (!reads)
+      call.receive_tag = 0;
+    else if (!changes)
+      call.receive_tag = static_cast<std::int32_t>(mix(1, std::get<peer + 1>(all)) >> 33 | 1);
   }
   if constexpr (kind == Kind::MPI_Win_lock) call.root = std::get<0>(all) == MPI_LOCK_EXCLUSIVE;
   if (where && kind == Kind::MPI_Win_complete)
