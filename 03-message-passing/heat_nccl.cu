@@ -136,7 +136,7 @@ void two_steps(Rod& rod, void (*way)(const Rod&)) {
 cudaGraphExec_t captured(Rod& rod) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
-  CHECK(cudaStreamBeginCapture(rod.stream, cudaStreamCaptureModeThreadLocal));  // NCCL has threads of its own
+  CHECK(cudaStreamBeginCapture(rod.stream, cudaStreamCaptureModeThreadLocal));  // NCCL's threads call CUDA, too
   two_steps(rod, two_streams);
   CHECK(cudaStreamEndCapture(rod.stream, &graph));
   CHECK(cudaGraphInstantiateWithFlags(&ready, graph, 0));

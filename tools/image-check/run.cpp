@@ -277,7 +277,7 @@ class Run {
       const auto later = std::ranges::next(std::ranges::find(can_, &check), 1, can_.end());
       const double reserved = choose_ && suffers(check) ? this->needed({later, can_.end()}) : 0;
       auto tried = attempt(check, launch, 0, limit, std::max(left - grace - reserved, needed));
-      // What is to end by a deadline of its own, as one that must fail, ends late or says less on a busy node.
+      // On a busy node, a program that must fail at its own deadline ends late or prints less.
       const bool late = check.exit_status != 0 && suffers(check) && tried.result.status == Status::fail &&
                         std::ranges::all_of(tried.result.findings,
                                             [](const Finding& finding) { return finding.detector == "output"; });

@@ -1,6 +1,6 @@
 // queues.hpp: the message queues of a process: its pending sends and receives, and messages that no receive has taken.
-// Its MPI shows them to debuggers, by a library of its own (libompi_dbg_msgq.so, libtvmpich.so) with the interface
-// "MPI message queue access", mqs_*. The program who_waits_queues loads that library, so that who_waits survives it.
+// MPIs have a library that shows them to debuggers (libompi_dbg_msgq.so, libtvmpich.so), with the interface "MPI
+// message queue access", mqs_*. The program who_waits_queues loads that library, so that who_waits survives a crash.
 #pragma once
 
 #include "packing.hpp"

@@ -1,7 +1,7 @@
 // who_waits_queues PID: prints the message queues of a process, packed. See queues.hpp.
 //
-// A program of its own, because it runs code of the process's MPI on lists that may change meanwhile: it may crash, or
-// never end, and is killed after some seconds.
+// It is a separate program because it runs code of the process's MPI on lists that may change meanwhile. That code may
+// crash. If it does not end within some seconds, the program is killed.
 #include "message_queue_access.hpp"
 #include "queues.hpp"
 

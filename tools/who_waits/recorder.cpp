@@ -435,7 +435,8 @@ void set_name(Communicator* one, const char* name) {
 void mark_region(bool begins, std::optional<const char*> pointer) {
   Record* const ours = record();
   if (!ours || inside() || !ours->timed.load(std::memory_order_relaxed)) return;
-  // Who has made no call leaves the places to threads that make some, but CUDA's, which call the program's functions.
+  // A thread that has made no call gets no place, because there are few. CUDA's threads get one, because they run
+  // functions of the program.
   ThreadRecord* const thread = of_library ? thread_of(*ours) : own_thread;
   if (!thread) return;
   const auto name = pointer ? text_at(*pointer) : decltype(Place::object){};

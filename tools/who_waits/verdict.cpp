@@ -487,8 +487,8 @@ class Explanation {
     return all.empty() ? Needs() : all;
   }
 
-  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. Who polls a window
-  // waits for any other rank of it.
+  // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. A rank that polls a
+  // window waits for any other rank of the window.
   Needs window_needs(const RankState& rank, const Call& call) const {
     if (call.peer < 0 || uncertain(call.communicator)) return {};
     if (polls(rank)) {

@@ -24,7 +24,7 @@ struct Wait {  // a thread inside a call
   double seconds = 0;            // since when
   std::uint64_t site = 0;        // where the program made it
   std::string place{};           // of the site: "solver.cpp:57"
-  bool apart = false;            // of a thread that goes on, and has nothing to do with what the main thread waits for
+  bool apart = false;            // its thread makes calls, but none in a communicator that the main thread waits in
   bool some = false;             // it is not known for which of `requests` it waits; for what, if there are none
   static void fields(auto& visit, auto& wait) {
     visit(wait.call, wait.requests, wait.all_requests, wait.seconds, wait.site, wait.place, wait.apart, wait.some);
@@ -99,8 +99,8 @@ struct Verdict {
   std::vector<std::string> lines{};  // the explanation, for people
 };
 Verdict explain(const std::vector<RankState>& ranks);
-// Of main threads that are stuck for `seconds` while other threads of theirs, which are apart, go on; not
-// main_threads: there are none. It is never certain, because such a thread may help.
+// Explains main threads that are stuck for at least `seconds` while the other threads of their ranks are apart. If it
+// finds some, the verdict has main_threads. It is never certain, because another thread may help.
 Verdict explain_main_threads(std::vector<RankState> ranks, double seconds);
 
 // "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.

@@ -1,6 +1,7 @@
 // A stand-in for an MPI, for queues_test.cpp: not MPI. As a program, LIBRARY FAULT, it is a rank that has messages in
 // its queues; as a library (LIBRARY is defined), what an MPI has for debuggers: see message_queue_access.hpp.
-// FAULT: circle, the list of messages never ends; crash, a bad pointer is in it; user, it is nobody's; none.
+// FAULT: circle: the list of messages is endless; crash: it has a bad pointer; user: the rank runs as the user nobody;
+// none.
 #include "../message_queue_access.hpp"
 
 #include <sys/prctl.h>
