@@ -57,7 +57,8 @@ def kind_of_address(text):
 
 
 def processes_of(job):
-    """By pid, the programs of its session and of their descendants."""
+    """By pid, the programs of its session and of their descendants, without those that just end: ps has no more of them
+    than a name in brackets."""
     parents, names, found = {}, {}, set()
     listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,sess=,args="], capture_output=True, text=True, check=True).stdout
     for line in listed.splitlines():
@@ -66,7 +67,7 @@ def processes_of(job):
         found |= {pid} if session == str(job) else set()
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return {pid: names[pid] for pid in found if pid in names}
+    return {pid: names[pid] for pid in found if not names.get(pid, "[").startswith("[")}
 
 
 def listeners_of(job):
@@ -115,8 +116,9 @@ def problems_of(job, files, addresses, log):
     lives, command_lines = job.poll() is None, [f"/proc/{pid}/cmdline" for pid in processes_of(job.pid)]
     shown = subprocess.run(as_user(STRANGER, "bash", "-c", TRY, "try", log, *command_lines, *files, *addresses), capture_output=True, check=False).stdout
     problems = [line.decode() for line in shown.splitlines() if line.startswith(b"can write")]
-    secrets = {secret for pid in processes_of(job.pid) for secret in
-               re.findall(rb"STORE=\S*?([0-9a-f]{32,})", pathlib.Path("/proc", pid, "environ").read_bytes())}
+    environments = subprocess.run(["cat", "/dev/null", *(f"/proc/{pid}/environ" for pid in processes_of(job.pid))], capture_output=True,
+                                  check=False).stdout  # of those that have not ended
+    secrets = set(re.findall(rb"STORE=[^\s\0]*?([0-9a-f]{32,})", environments))
     problems += ["a token is shown" for secret in secrets if secret in shown]
     return problems + (["another user has ended the job"] if lives and job.poll() is not None else [])
 
@@ -158,7 +160,7 @@ def check(kind, umask, must, may, wanted, address, build):
         with open(log, "w") as out:
             job = subprocess.Popen(as_user(user, "bash", "-c", command), cwd=folder / "here", stdout=out, stderr=out,
                                    start_new_session=True)
-        seen, missing, end = set(), wanted, time.monotonic() + LIMIT
+        seen, missing, addresses, names, files, end = set(), [name for name, _ in wanted], {}, {}, {}, time.monotonic() + LIMIT
         try:
             while time.monotonic() < end and job.poll() is None:
                 addresses = listeners_of(job.pid)
