@@ -48,6 +48,14 @@ T* view(T* data) {
              : data;
 }
 
+// With --check: the task of a stream that this thread carries out uses [data, data + bytes). What another stream does
+// there in no order is reported.
+enum class Touch { read, write, atomic };
+void touch(const void* data, std::size_t bytes, Touch how, const std::string& what);
+
+// With --check: starts the work of all streams, because the caller waits for some of it without a wait of CUDA's.
+void start_late_work();
+
 // For variables of programs (__device__ int x): memory that stays allocated until the process ends.
 void* allocate_variable(std::size_t bytes, int device);
 

@@ -119,8 +119,11 @@ std::string describe(std::uintptr_t address, int device) {
   return "";
 }
 
-void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
+void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device, const std::string& title) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
+  if (program_ended)
+    return report_once(fmt::format("kernel {} had not run when the program ended: nothing waited for it{}", title,
+                                   place_of(current_task->by)));
   const std::vector<ptx::Range> memory = memory_of(device);
   ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
                                  memory,
@@ -128,7 +131,11 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device)
                                  report_once,
                                  say,
                                  deadline(),
-                                 [device](std::uintptr_t address) { return describe(address, device); }};
+                                 [device](std::uintptr_t address) { return describe(address, device); },
+                                 [&](std::uintptr_t from, std::uintptr_t to, int how) {
+                                   touch(reinterpret_cast<const void*>(from), to - from, static_cast<Touch>(how),
+                                         "kernel " + title);
+                                 }};
   if (Machine& machine = the<Machine>(); machine.any_arriving) {
     const Lock lock(machine.mutex);
     for (const auto& [begin, bytes] : machine.arriving) surroundings.arriving.push_back({begin, begin + bytes});
@@ -207,8 +214,10 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
+  const auto point = put(stream, [=, kernel = &found.kernel, &title] {
+    return [=, &title] { carry_out(*kernel, *made, device, title); };
+  });
   launch_site = nullptr;
-  const auto point = put(stream, [=, kernel = &found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
   // So that the launch returns the error, if the kernel comes to what is not emulated.
   if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));
 }

@@ -202,30 +202,34 @@ struct Area {
   std::size_t from_pitch, width, height;
 
   void copy() const {
-    for (std::size_t row = 0; row < height; ++row)
-      std::memmove(view(static_cast<char*>(to)) + row * to_pitch,
-                   view(static_cast<const char*>(from)) + row * from_pitch, width);
+    for (std::size_t row = 0; row < height; ++row) {
+      char* const into = static_cast<char*>(to) + row * to_pitch;
+      const char* const out = static_cast<const char*>(from) + row * from_pitch;
+      std::memmove(view(into), view(out), width);
+      touch(into, width, Touch::write, "a copy");
+      touch(out, width, Touch::read, "a copy");
+    }
   }
 };
 // With --check: does not look at the paddings of rows.
-void require_written(const Area& area, const Frames& by) {
+void require_written(const Area& area) {
   static constexpr unsigned char fresh[] = {fresh_byte, fresh_byte, fresh_byte, fresh_byte};
   for (std::size_t row = 0; row < area.height; ++row)
     for (std::size_t at = 0; at + sizeof fresh <= area.width; at += sizeof fresh)
       if (std::memcmp(view(static_cast<const char*>(area.from)) + row * area.from_pitch + at, fresh, sizeof fresh) == 0)
         return report_once(fmt::format("a copy to the host takes memory that was never written: byte {} of {}{}",
-                                       row * area.width + at, area.width * area.height, place_of(by)));
+                                       row * area.width + at, area.width * area.height, place_of(current_task->by)));
 }
 // Carries out a copy of the program.
 Task copying(const Area& area, bool to_host) {
   if (!to_host || !checks()) return [=] { area.copy(); };
-  return [=, by = frames()] {
-    require_written(area, by);
+  return [=] {
+    require_written(area);
     area.copy();
   };
 }
 struct Direction {
-  bool from_pageable_to_device = false, between_devices = false, to_host = false;
+  bool from_pageable_to_device = false, between_devices = false, to_host = false, in_host = false;
 };
 Direction checked(const Area& area, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
@@ -242,12 +246,15 @@ Direction checked(const Area& area, cudaMemcpyKind kind) {
   require_range(area.to, (area.height - 1) * area.to_pitch + area.width, to_device, "the destination");
   require_range(area.from, (area.height - 1) * area.from_pitch + area.width, from_device, "the source");
   const bool into_device = to && !to->of_host();
-  return {into_device && !from, into_device && from && !from->of_host(), !into_device && from && !from->of_host()};
+  return {into_device && !from, into_device && from && !from->of_host(), !into_device && from && !from->of_host(),
+          !to_device && !from_device};
 }
 
 void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
   if (area.width == 0 || area.height == 0) return;
-  put(stream, [=, task = copying(area, checked(area, kind).to_host)] { return task; });
+  const Direction direction = checked(area, kind);
+  const auto point = put(stream, [=, task = copying(area, direction.to_host)] { return task; });
+  if (point && direction.in_host) point->wait();  // as in CUDA
 }
 
 // On the default stream. From pageable memory to a device it returns when the last bytes are staged, and other streams
@@ -294,7 +301,12 @@ Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, f
 void set(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return;
   require_range(memory, bytes, true, "the memory");
-  put(stream, [=] { return [=] { std::memset(view(memory), value, bytes); }; });
+  put(stream, [=] {
+    return [=] {
+      std::memset(view(memory), value, bytes);
+      touch(memory, bytes, Touch::write, "a fill");
+    };
+  });
 }
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device,

@@ -29,10 +29,11 @@ extern thread_local void* launch_site;  // of <<<>>>, or null
 // The tasks of a stream, executed in order by a thread. It outlives its stream until the last task is done.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // A late task is carried out when there is a task behind it or somebody waits, or after a moment.
+  // A late task is carried out when there is a task behind it or somebody waits, or after a moment. With --check all
+  // are late, and a task behind does not matter: a program that reads a result too early reads the old one.
   std::uint64_t put(Task task, bool late = false) {
     std::unique_lock lock(mutex_);
-    tasks_.push_back({std::move(task), late});
+    tasks_.push_back({std::move(task), late || checks()});
     if (!running_) {
       running_ = true;
       std::thread([self = shared_from_this()] { self->carry_out(); }).detach();
@@ -50,13 +51,11 @@ class Queue : public std::enable_shared_from_this<Queue> {
     const std::lock_guard lock(mutex_);
     return completed_ >= number;
   }
-  void wait_for(std::uint64_t number, std::chrono::seconds most) const {
+  bool wait_for(std::uint64_t number, std::chrono::seconds most) const {
     std::unique_lock lock(mutex_);
-    if (completed_ >= number) return;
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait_for(lock, most, [&] { return completed_ >= number; });
-    --waiting_;
+    wanted_ = std::max(wanted_, number);
+    if (completed_ < number) changed_.notify_all();
+    return changed_.wait_for(lock, most, [&] { return completed_ >= number; });
   }
   void close() {
     const std::lock_guard lock(mutex_);
@@ -71,9 +70,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
       changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       {
-        if (tasks_.front().second)
-          changed_.wait_for(lock, std::chrono::milliseconds(checks() ? 500 : 20),
-                            [&] { return closed_ || waiting_ > 0 || tasks_.size() > 1; });
+        if (tasks_.front().second) be_late(lock);
         const Task task = std::move(tasks_.front().first);
         tasks_.pop_front();
         lock.unlock();
@@ -85,9 +82,20 @@ class Queue : public std::enable_shared_from_this<Queue> {
     }
   }
 
+  // The host may also wait in ways that are not seen here, for a flag that a kernel sets: all such waits of a program
+  // with --check take 2 s at most.
+  void be_late(std::unique_lock<std::mutex>& lock) {
+    static std::atomic<int> left{2000};
+    const int most = checks() ? std::clamp(left.load(), 0, 500) : 20;
+    const auto began = Clock::now();
+    changed_.wait_for(lock, std::chrono::milliseconds(most),
+                      [&] { return wanted_ > completed_ || (!checks() && (closed_ || tasks_.size() > 1)); });
+    left -= static_cast<int>((Clock::now() - began) / std::chrono::milliseconds(1));
+  }
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  mutable int waiting_ = 0;
+  mutable std::uint64_t wanted_ = 0;  // the last task that somebody waits for
   std::deque<std::pair<Task, bool>> tasks_;
   std::uint64_t submitted_ = 0, completed_ = 0;
   bool running_ = false, closed_ = false;
@@ -97,11 +105,23 @@ class Queue : public std::enable_shared_from_this<Queue> {
 struct Point {
   std::shared_ptr<Queue> queue;
   std::uint64_t number = 0;
+  std::map<const Queue*, std::uint64_t> before{};  // with --check: the last tasks of other streams that it is behind
 
   bool reached() const { return queue->reached(number); }
-  void wait(std::chrono::seconds most = std::chrono::hours(1000000)) const { queue->wait_for(number, most); }
+  bool wait(std::chrono::seconds most = std::chrono::hours(1000000)) const { return queue->wait_for(number, most); }
 };
-inline Point end_of(const std::shared_ptr<Queue>& queue) { return {queue, queue->submitted()}; }
+
+// With --check: a task of a stream, and the memory that it used, sorted.
+struct Trace {
+  Point point;
+  std::uint64_t submitted = 0;
+  Frames by{};
+  std::uint64_t done = 0;
+  std::string what{};
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> used[3]{};  // by Touch
+};
+extern thread_local Trace* current_task;
+extern std::atomic<bool> program_ended;  // with --check
 
 // A point, and the time when it was reached.
 struct Record {
@@ -127,6 +147,9 @@ struct CUstream_st {
   bool is_default = false;  // of its device: made when first used, never destroyed
   int priority = 0;         // has no effect
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
+  decltype(emulated_gpu::Point::before) behind{};  // of its next task
+
+  emulated_gpu::Point end() const { return {queue, queue->submitted(), behind}; }
   std::shared_ptr<emulated_gpu::Capture> capture{};
   emulated_gpu::Before before{};
 };
@@ -257,6 +280,6 @@ Point submit(CUstream_st* stream, Task task, bool late = false);
 // Submits, or adds to the stream's capture.
 std::optional<Point> put(cudaStream_t stream, const Make& make);
 Point end_of(cudaStream_t stream);  // the present end of the stream
-void wait_for_device(int device);
+void wait_for_device(int device, std::chrono::seconds most = std::chrono::hours(1000000));
 
 }  // namespace emulated_gpu

@@ -23,19 +23,99 @@ CUstream_st& valid(cudaStream_t stream) {
   return *found;
 }
 
+thread_local Trace* current_task = nullptr;
+std::atomic<bool> program_ended{false};
+namespace {
+
+// Finds races between streams among the last tasks. A task is behind another one if events or the rules of the default
+// stream order them, or if it was submitted after the other one's end, which the host may have seen.
+struct Races {
+  std::mutex mutex;
+  std::atomic<std::uint64_t> now{0};
+  std::deque<std::shared_ptr<Trace>> last{};
+  std::set<std::pair<std::string, std::string>> reported{};
+
+  void add(const std::shared_ptr<Trace>& task) {
+    const Lock lock(mutex);
+    task->done = ++now;
+    if (task->what.empty()) return;
+    for (auto& used : task->used) std::ranges::sort(used);
+    for (const auto& other : last) report_race(*task, *other);
+    last.push_back(task);
+    if (last.size() > 256) last.pop_front();
+  }
+  void report_race(const Trace& task, const Trace& other) {
+    const auto is_behind = [](const Trace& one, const Point& of) {
+      const auto known = one.point.before.find(of.queue.get());
+      return one.point.queue == of.queue || (known != one.point.before.end() && known->second >= of.number);
+    };
+    if (other.done < task.submitted || is_behind(task, other.point) || is_behind(other, task.point)) return;
+    static constexpr const char* does[] = {"reads", "writes", "changes with an atomic function"};
+    for (int one = 0; one < 3; ++one)
+      for (int two = 0; two < 3; ++two)
+        if (const auto at = one == two && one != 1 ? 0 : common(task.used[one], other.used[two]);
+            at && reported.insert({task.what, other.what}).second) {
+          const Lock lock(the<Machine>().mutex);
+          const auto* const where = find_memory(reinterpret_cast<const void*>(at));
+          report(
+              fmt::format("race between streams: {}{} {} byte {} of {}, which {}{} on another stream {}; no event or "
+                          "wait orders them",
+                          task.what, place_of(task.by), does[one], where ? at - where->first : at,
+                          where ? where->second.bytes : 0, other.what, place_of(other.by), does[two]));
+        }
+  }
+  static std::uintptr_t common(const auto& one, const auto& two) {  // the first address in both; 0: none
+    for (auto i = one.begin(), k = two.begin(); i != one.end() && k != two.end(); i->second < k->second ? ++i : ++k)
+      if (i->first < k->second && k->first < i->second) return std::max(i->first, k->first);
+    return 0;
+  }
+};
+
+// The next tasks of the stream are behind the point.
+void put_behind(CUstream_st* stream, const Point& point) {
+  if (!checks() || point.reached()) return;
+  auto all = point.before;
+  all[point.queue.get()] = point.number;
+  for (const auto& [queue, number] : all) stream->behind[queue] = std::max(stream->behind[queue], number);
+}
+
+}  // namespace
+
+void touch(const void* data, std::size_t bytes, Touch how, const std::string& what) {
+  if (!current_task || bytes == 0) return;
+  auto& used = current_task->used[static_cast<int>(how)];
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  if (used.size() < 4096) used.push_back({begin, begin + bytes});
+  current_task->what = what;
+}
+
 Point submit(CUstream_st* stream, Task task, bool late) {
+  if (stream->end().reached()) stream->behind.clear();
   std::vector<Point> before;
   for (const cudaStream_t other : the<Machine>().streams)
     if (other != stream && other->device == stream->device && other->blocking && stream->blocking &&
         (other->is_default || stream->is_default))
-      before.push_back(end_of(other->queue));
+      before.push_back(other->end());
   std::erase_if(before, [](const Point& point) { return point.reached(); });
+  for (const Point& point : before) put_behind(stream, point);
+  Point point = stream->end();
+  ++point.number;
+  if (checks()) {
+    const auto trace = std::make_shared<Trace>(Trace{point, ++the<Races>().now, frames()});
+    task = [trace, task = std::move(task)] {
+      current_task = trace.get();
+      task();
+      current_task = nullptr;
+      the<Races>().add(trace);
+    };
+  }
   if (!before.empty())
     task = [before, task = std::move(task)] {
       for (const Point& point : before) point.wait();
       task();
     };
-  return {stream->queue, stream->queue->put(std::move(task), late)};
+  stream->queue->put(std::move(task), late);
+  return point;
 }
 
 std::optional<Point> put(cudaStream_t stream, const Make& make) {
@@ -51,7 +131,7 @@ Point end_of(cudaStream_t stream) {
   const Lock lock(the<Machine>().mutex);
   const CUstream_st& found = valid(stream);
   if (found.capture) refuse(cudaErrorStreamCaptureUnsupported, "this stream is being captured");
-  return end_of(found.queue);
+  return found.end();
 }
 
 }  // namespace emulated_gpu
@@ -81,7 +161,7 @@ void put_host(cudaStream_t stream, bool given, const Task& function) {
   });
 }
 
-bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
+bool done(const std::shared_ptr<Record>& record) { return !record || record->point.wait(std::chrono::seconds(0)); }
 
 CUgraph_st& valid(cudaGraph_t graph) {
   if (!the<Machine>().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
@@ -92,17 +172,22 @@ CUgraph_st& valid(cudaGraph_t graph) {
 
 namespace emulated_gpu {
 
-void wait_for_device(int device) {
+void start_late_work() {
+  const Lock lock(the<Machine>().mutex);
+  for (const cudaStream_t stream : the<Machine>().streams) stream->end().wait(std::chrono::seconds(0));
+}
+
+void wait_for_device(int device, std::chrono::seconds most) {
   std::vector<Point> ends;
   {
     Machine& machine = the<Machine>();
     const Lock lock(machine.mutex);
     for (const cudaStream_t stream : machine.streams)
-      if (stream->device == device) ends.push_back(end_of(stream->queue));
+      if (stream->device == device) ends.push_back(stream->end());
     for (const auto& [of_device, end] : machine.destroyed)
       if (of_device == device) ends.push_back(end);
   }
-  for (const Point& end : ends) end.wait();
+  for (const Point& end : ends) end.wait(most);
 }
 
 }  // namespace emulated_gpu
@@ -144,12 +229,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     machine.streams.erase(stream);
     stream->queue->close();
     std::erase_if(machine.destroyed, [](const auto& one) { return one.second.reached(); });
-    machine.destroyed.push_back({stream->device, end_of(stream->queue)});
+    machine.destroyed.push_back({stream->device, stream->end()});
     delete stream;
   });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return guarded(__func__, [&] { return end_of(stream).reached() ? cudaSuccess : cudaErrorNotReady; });
+  return guarded(__func__,
+                 [&] { return end_of(stream).wait(std::chrono::seconds(0)) ? cudaSuccess : cudaErrorNotReady; });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return guarded(__func__, [&] {
@@ -175,6 +261,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
     } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
       submit(&found, [record] { record->point.wait(); });
+      put_behind(&found, record->point);
     }
   });
 }

@@ -55,6 +55,8 @@ struct Surroundings {
   std::function<void(const std::string&)> say;   // after `deadline` and again after twice the time
   std::chrono::seconds deadline;
   std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
+  std::function<void(std::uintptr_t begin, std::uintptr_t end, int how)>
+      used;  // with `check`; 0: read, 1: written, 2: atomic
 };
 
 struct Attributes {
