@@ -48,10 +48,10 @@ T* view(T* data) {
              : data;
 }
 
-// With --check: the task of a stream that this thread carries out uses [data, data + bytes). What another stream does
-// there in no order is reported.
+// With --check: the task of a stream that this thread carries out uses these bytes of a view(). What another stream
+// does there in no order is reported.
 enum class Touch { read, write, atomic };
-void touch(const void* data, std::size_t bytes, Touch how, const std::string& what);
+void touch(const void* view, std::size_t bytes, Touch how, const std::string& what);
 
 // With --check: starts the work of all streams, because the caller waits for some of it without a wait of CUDA's.
 void start_late_work();

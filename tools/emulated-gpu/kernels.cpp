@@ -121,25 +121,18 @@ std::string describe(std::uintptr_t address, int device) {
 
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device, const std::string& title) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
-  if (program_ended)
+  if (the<Machine>().ended)
     return report_once(fmt::format("kernel {} had not run when the program ended: nothing waited for it{}", title,
                                    place_of(current_task->by)));
   const std::vector<ptx::Range> memory = memory_of(device);
-  ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
-                                 memory,
-                                 {},
-                                 report_once,
-                                 say,
-                                 deadline(),
-                                 [device](std::uintptr_t address) { return describe(address, device); },
-                                 [&](std::uintptr_t from, std::uintptr_t to, int how) {
-                                   touch(reinterpret_cast<const void*>(from), to - from, static_cast<Touch>(how),
-                                         "kernel " + title);
-                                 }};
-  if (Machine& machine = the<Machine>(); machine.any_arriving) {
-    const Lock lock(machine.mutex);
-    for (const auto& [begin, bytes] : machine.arriving) surroundings.arriving.push_back({begin, begin + bytes});
-  }
+  const ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
+                                       memory,
+                                       report_once,
+                                       say,
+                                       deadline(),
+                                       [device](std::uintptr_t address) { return describe(address, device); },
+                                       current_task ? &current_task->used : nullptr};
+  if (current_task) current_task->what = "kernel " + title;
   try {
     ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {

@@ -135,8 +135,8 @@ void Member::perform(const std::vector<Call>& calls) {
   start_late_work();  // the peer may be another stream's call
   transact(calls, true);
   for (const auto& [post, in, out] : calls) {
-    touch(in, blocks_in(post, rank_, size_) * post.bytes(post.count), Touch::read, name_of(post.op));
-    touch(out, blocks_out(post, rank_, size_) * post.bytes(post.count), Touch::write, name_of(post.op));
+    touch(view(in), blocks_in(post, rank_, size_) * post.bytes(post.count), Touch::read, name_of(post.op));
+    touch(view(out), blocks_out(post, rank_, size_) * post.bytes(post.count), Touch::write, name_of(post.op));
   }
   const std::lock_guard lock(mutex_);
   ++performed_;

@@ -203,9 +203,9 @@ struct Area {
 
   void copy() const {
     for (std::size_t row = 0; row < height; ++row) {
-      char* const into = static_cast<char*>(to) + row * to_pitch;
-      const char* const out = static_cast<const char*>(from) + row * from_pitch;
-      std::memmove(view(into), view(out), width);
+      char* const into = view(static_cast<char*>(to)) + row * to_pitch;
+      const char* const out = view(static_cast<const char*>(from)) + row * from_pitch;
+      std::memmove(into, out, width);
       touch(into, width, Touch::write, "a copy");
       touch(out, width, Touch::read, "a copy");
     }
@@ -220,17 +220,16 @@ void require_written(const Area& area) {
         return report_once(fmt::format("a copy to the host takes memory that was never written: byte {} of {}{}",
                                        row * area.width + at, area.width * area.height, place_of(current_task->by)));
 }
+struct Direction {
+  bool into_device = false, from_device = false, from_pageable = false;  // managed memory is the host's
+};
 // Carries out a copy of the program.
-Task copying(const Area& area, bool to_host) {
-  if (!to_host || !checks()) return [=] { area.copy(); };
-  return [=] {
-    require_written(area);
+Task copying(const Area& area, Direction direction) {
+  return [=, to_host = !direction.into_device && direction.from_device] {
+    if (to_host && checks()) require_written(area);
     area.copy();
   };
 }
-struct Direction {
-  bool from_pageable_to_device = false, between_devices = false, to_host = false, in_host = false;
-};
 Direction checked(const Area& area, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
     refuse(cudaErrorInvalidValue, "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind)));
@@ -245,16 +244,14 @@ Direction checked(const Area& area, cudaMemcpyKind kind) {
                  any ? from && from->of_device() : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   require_range(area.to, (area.height - 1) * area.to_pitch + area.width, to_device, "the destination");
   require_range(area.from, (area.height - 1) * area.from_pitch + area.width, from_device, "the source");
-  const bool into_device = to && !to->of_host();
-  return {into_device && !from, into_device && from && !from->of_host(), !into_device && from && !from->of_host(),
-          !to_device && !from_device};
+  return {to && !to->of_host(), from && !from->of_host(), !from};
 }
 
 void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
   if (area.width == 0 || area.height == 0) return;
   const Direction direction = checked(area, kind);
-  const auto point = put(stream, [=, task = copying(area, direction.to_host)] { return task; });
-  if (point && direction.in_host) point->wait();  // as in CUDA
+  const auto point = put(stream, [=, task = copying(area, direction)] { return task; });
+  if (point && !direction.into_device && !direction.from_device) point->wait();  // as in CUDA
 }
 
 // On the default stream. From pageable memory to a device it returns when the last bytes are staged, and other streams
@@ -262,7 +259,7 @@ void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
 void copy_now(const Area& area, cudaMemcpyKind kind) {
   if (area.width == 0 || area.height == 0) return;
   const Direction direction = checked(area, kind);
-  if (direction.from_pageable_to_device) {
+  if (direction.into_device && direction.from_pageable) {
     Area first = area, last = area;
     std::size_t Area::*const length = area.height > 1 ? &Area::height : &Area::width;  // rows, or bytes of the only one
     const std::size_t unit = area.height > 1 ? area.width : 1;
@@ -275,23 +272,14 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     end_of(cudaStream_t{}).wait();
     const auto staged = std::make_shared<std::vector<char>>(last.width * last.height);
     Area{staged->data(), last.width, last.from, last.from_pitch, last.width, last.height}.copy();
-    Machine& machine = the<Machine>();
-    const Lock lock(machine.mutex);
-    const std::uintptr_t begin = number(area.to);
-    machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width});
-    machine.any_arriving = true;
-    const auto finish = [=, &machine] {
-      Area{last.to, last.to_pitch, staged->data(), last.width, last.width, last.height}.copy();
-      const Lock arrived(machine.mutex);
-      machine.arriving.erase(
-          std::ranges::find(machine.arriving, begin, &std::pair<std::uintptr_t, std::size_t>::first));
-      machine.any_arriving = !machine.arriving.empty();
-    };
-    submit(&valid(cudaStream_t{}), finish, true);
+    last.from = staged->data(), last.from_pitch = last.width;
+    const Lock lock(the<Machine>().mutex);
+    submit(
+        &valid(cudaStream_t{}), [last, staged] { last.copy(); }, true);
     return;
   }
-  put(nullptr, [=, task = copying(area, direction.to_host)] { return task; });
-  if (direction.between_devices) return;
+  put(nullptr, [=, task = copying(area, direction)] { return task; });
+  if (direction.into_device && direction.from_device) return;
   end_of(cudaStream_t{}).wait();
   require_success_of_all();
 }
@@ -301,12 +289,7 @@ Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, f
 void set(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return;
   require_range(memory, bytes, true, "the memory");
-  put(stream, [=] {
-    return [=] {
-      std::memset(view(memory), value, bytes);
-      touch(memory, bytes, Touch::write, "a fill");
-    };
-  });
+  put(stream, [=] { return [=] { touch(std::memset(view(memory), value, bytes), bytes, Touch::write, "a fill"); }; });
 }
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device,

@@ -209,9 +209,8 @@ using namespace emulated_gpu;
 
 // With --check, what the program leaked, and the errors that it did not look at.
 void report_the_rest() {
-  program_ended = checks();
-  for (int device = 0; program_ended && device < device_count(); ++device)
-    wait_for_device(device, std::chrono::seconds(1));
+  the<Machine>().ended = checks();
+  for (int device = 0; checks() && device < device_count(); ++device) wait_for_device(device, std::chrono::seconds(1));
   for (const auto& [what, why] : std::exchange(faults().unseen, {}))
     report(fmt::format("{}: {}; the program did not look at this error{}", what, cudaGetErrorName(why.first),
                        place_of(why.second)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device.hpp"
+#include "ptx/program.hpp"
 
 #include <condition_variable>
 #include <cstdlib>
@@ -111,17 +112,16 @@ struct Point {
   bool wait(std::chrono::seconds most = std::chrono::hours(1000000)) const { return queue->wait_for(number, most); }
 };
 
-// With --check: a task of a stream, and the memory that it used, sorted.
+// With --check: a task of a stream, and the memory that it used.
 struct Trace {
   Point point;
   std::uint64_t submitted = 0;
   Frames by{};
   std::uint64_t done = 0;
   std::string what{};
-  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> used[3]{};  // by Touch
+  ptx::Used used{};
 };
 extern thread_local Trace* current_task;
-extern std::atomic<bool> program_ended;  // with --check
 
 // A point, and the time when it was reached.
 struct Record {
@@ -194,10 +194,8 @@ struct Machine {
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
   std::map<std::uintptr_t, Allocation> memory;
-  // Where a cudaMemcpy from pageable memory, which has returned, will still write.
-  std::vector<std::pair<std::uintptr_t, std::size_t>> arriving;
-  std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
+  std::atomic<bool> ended{false};       // with --check: the program has ended
 };
 // Of the calling thread.
 extern thread_local int current_device;

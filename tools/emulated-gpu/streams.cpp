@@ -24,7 +24,6 @@ CUstream_st& valid(cudaStream_t stream) {
 }
 
 thread_local Trace* current_task = nullptr;
-std::atomic<bool> program_ended{false};
 namespace {
 
 // Finds races between streams among the last tasks. A task is behind another one if events or the rules of the default
@@ -39,7 +38,16 @@ struct Races {
     const Lock lock(mutex);
     task->done = ++now;
     if (task->what.empty()) return;
-    for (auto& used : task->used) std::ranges::sort(used);
+    for (auto& ranges : task->used.ranges) {
+      std::ranges::sort(ranges, {}, &ptx::Range::begin);
+      std::size_t n = 0;
+      for (const ptx::Range& one : ranges)
+        if (n && one.begin <= ranges[n - 1].end)
+          ranges[n - 1].end = std::max(ranges[n - 1].end, one.end);
+        else if (n < 1 << 14)
+          ranges[n++] = one;
+      ranges.resize(n);
+    }
     for (const auto& other : last) report_race(*task, *other);
     last.push_back(task);
     if (last.size() > 256) last.pop_front();
@@ -47,45 +55,35 @@ struct Races {
   void report_race(const Trace& task, const Trace& other) {
     const auto is_behind = [](const Trace& one, const Point& of) {
       const auto known = one.point.before.find(of.queue.get());
-      return one.point.queue == of.queue || (known != one.point.before.end() && known->second >= of.number);
+      return known != one.point.before.end() && known->second >= of.number;
     };
     if (other.done < task.submitted || is_behind(task, other.point) || is_behind(other, task.point)) return;
     static constexpr const char* does[] = {"reads", "writes", "changes with an atomic function"};
     for (int one = 0; one < 3; ++one)
       for (int two = 0; two < 3; ++two)
-        if (const auto at = one == two && one != 1 ? 0 : common(task.used[one], other.used[two]);
-            at && reported.insert({task.what, other.what}).second) {
-          const Lock lock(the<Machine>().mutex);
-          const auto* const where = find_memory(reinterpret_cast<const void*>(at));
+        if ((one != two || one == 1) && meet(task.used.ranges[one], other.used.ranges[two]) &&
+            reported.insert({task.what, other.what}).second)
           report(
-              fmt::format("race between streams: {}{} {} byte {} of {}, which {}{} on another stream {}; no event or "
-                          "wait orders them",
-                          task.what, place_of(task.by), does[one], where ? at - where->first : at,
-                          where ? where->second.bytes : 0, other.what, place_of(other.by), does[two]));
-        }
+              fmt::format("race between streams: {}{} {} what {}{} on another stream {}; no event or wait orders them",
+                          task.what, place_of(task.by), does[one], other.what, place_of(other.by), does[two]));
   }
-  static std::uintptr_t common(const auto& one, const auto& two) {  // the first address in both; 0: none
-    for (auto i = one.begin(), k = two.begin(); i != one.end() && k != two.end(); i->second < k->second ? ++i : ++k)
-      if (i->first < k->second && k->first < i->second) return std::max(i->first, k->first);
-    return 0;
+  static bool meet(const std::vector<ptx::Range>& one, const std::vector<ptx::Range>& two) {
+    for (auto i = one.begin(), k = two.begin(); i != one.end() && k != two.end(); i->end < k->end ? ++i : ++k)
+      if (i->begin < k->end && k->begin < i->end) return true;
+    return false;
   }
 };
 
 // The next tasks of the stream are behind the point.
 void put_behind(CUstream_st* stream, const Point& point) {
-  if (!checks() || point.reached()) return;
-  auto all = point.before;
-  all[point.queue.get()] = point.number;
-  for (const auto& [queue, number] : all) stream->behind[queue] = std::max(stream->behind[queue], number);
+  for (const auto& [queue, number] : point.before) stream->behind[queue] = std::max(stream->behind[queue], number);
 }
 
 }  // namespace
 
 void touch(const void* data, std::size_t bytes, Touch how, const std::string& what) {
   if (!current_task || bytes == 0) return;
-  auto& used = current_task->used[static_cast<int>(how)];
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  if (used.size() < 4096) used.push_back({begin, begin + bytes});
+  current_task->used.add(static_cast<int>(how), reinterpret_cast<std::uintptr_t>(data), bytes);
   current_task->what = what;
 }
 
@@ -98,24 +96,20 @@ Point submit(CUstream_st* stream, Task task, bool late) {
       before.push_back(other->end());
   std::erase_if(before, [](const Point& point) { return point.reached(); });
   for (const Point& point : before) put_behind(stream, point);
-  Point point = stream->end();
-  ++point.number;
-  if (checks()) {
-    const auto trace = std::make_shared<Trace>(Trace{point, ++the<Races>().now, frames()});
-    task = [trace, task = std::move(task)] {
-      current_task = trace.get();
-      task();
-      current_task = nullptr;
-      the<Races>().add(trace);
-    };
-  }
-  if (!before.empty())
-    task = [before, task = std::move(task)] {
-      for (const Point& point : before) point.wait();
-      task();
-    };
-  stream->queue->put(std::move(task), late);
-  return point;
+  stream->behind[stream->queue.get()] = stream->queue->submitted() + 1;
+  const auto trace =
+      std::make_shared<Trace>(Trace{.point = {stream->queue, stream->queue->submitted() + 1, stream->behind},
+                                    .submitted = ++the<Races>().now,
+                                    .by = checks() ? frames() : Frames{}});
+  const auto whole = [before, trace, task = std::move(task)] {
+    for (const Point& point : before) point.wait();
+    current_task = checks() ? trace.get() : nullptr;
+    task();
+    current_task = nullptr;
+    the<Races>().add(trace);
+  };
+  stream->queue->put(whole, late);
+  return trace->point;
 }
 
 std::optional<Point> put(cudaStream_t stream, const Make& make) {

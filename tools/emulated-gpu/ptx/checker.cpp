@@ -110,7 +110,6 @@ void GlobalChecker::restart() {
   ++launch_;
   if (pages_.size() >= most_pages / 2) pages_.clear();
   last_ = ~u64{0};
-  touched_.clear();
   now_ = 0;
   done_ = false;
   for (auto& fences : fences_) fences.clear();
@@ -124,56 +123,17 @@ void GlobalChecker::fence(const Context& c, bool of_block) {
     if (n || !of_block) fences_[n][block].push_back(now_);
 }
 
-GlobalChecker::Page* GlobalChecker::page_of(u64 address) {
-  if (address / page_bytes == last_) return page_;
-  auto& page = pages_[last_ = address / page_bytes];
-  if (!page && pages_.size() <= most_pages) page = std::make_unique<Page>();
-  page_ = page.get();
-  if (page_ && std::exchange(page_->launch, launch_) != launch_) {
-    std::fill(&page_->used[0][0], &page_->used[3][0], 0);
-    touched_.push_back(last_);
-  }
-  return page_;
-}
-
-void GlobalChecker::tell_used(const Surroundings& surroundings) {
-  const DeviceMemory device = surroundings.device_memory;
-  std::sort(touched_.begin(), touched_.end());
-  for (int how = 0; how < 3; ++how) {
-    u64 begin = 0, end = 0;
-    const auto tell = [&] {
-      const u64 back = begin - device.bytes;  // from where the emulation finds it
-      const u64 to = device.view(back) == begin ? back : begin;
-      if (end > begin) surroundings.used(to, to + (end - begin), how);
-    };
-    for (const u64 page : touched_)
-      for (u64 n = 0; n < page_bytes / 64; ++n)
-        for (u64 bits = pages_[page]->used[how][n]; bits;) {
-          const int first = std::countr_zero(bits), count = std::countr_one(bits >> first);
-          const u64 at = page * page_bytes + n * 64 + static_cast<u64>(first);
-          if (at != end) tell(), begin = at;
-          end = at + static_cast<u64>(count);
-          bits = first + count < 64 ? bits >> (first + count) << (first + count) : 0;
-        }
-    tell();
-  }
-}
-
 void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind,
                            const u8* value) {
   if (done_) return;
   const Context& c = *w.context;
   const u32 block = static_cast<u32>(c.number) + 1;
   if (i.release) fence(c, i.source->is("cta"));
-  Page* const page = page_of(address);
-  if (page && (kind >= Access::atomic || i.weak))  // the bytes are in one word of bits, because they are aligned
-    page->used[std::min(static_cast<int>(kind), 2)][address % page_bytes / 64] |= ((u64{1} << bytes) - 1)
-                                                                                  << address % 64;
+  if (kind >= Access::atomic || i.weak) c.surroundings->used->add(std::min(static_cast<int>(kind), 2), address, bytes);
   if (kind >= Access::atomic || !i.weak) {
     if (now_) known_[block] = now_;
     return;
   }
-  if (!page) return;
   const Checker::Event event = c.checker->event(w, i, lane);
   const auto unordered = [&](const Event& before) {
     const bool same = before.block == block;
@@ -186,7 +146,13 @@ void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 ad
     return next == fences->second.end() || *next > known->second;
   };
   for (u64 a = address; a < address + bytes; a = (a | 3) + 1) {
-    Word& word = page->words[a % page_bytes / 4];
+    if (a / page_bytes != last_) {
+      auto& page = pages_[last_ = a / page_bytes];
+      if (!page && pages_.size() <= most_pages) page = std::make_unique<Page>();
+      page_ = page.get();
+    }
+    if (!page_) continue;
+    Word& word = page_->words[a % page_bytes / 4];
     if (word.launch != launch_) word = Word{{}, {}, launch_, {}};
     const unsigned first = a & 3, count = static_cast<unsigned>(std::min<u64>(4 - first, address + bytes - a));
     const Event now{event, block, now_, static_cast<u8>(((1u << count) - 1) << first)};

@@ -62,7 +62,6 @@ class GlobalChecker {
   void restart();
   void access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind, const u8* value);
   void fence(const Context& c, bool of_block);
-  void tell_used(const Surroundings& surroundings);
 
  private:
   struct Event : Checker::Event {
@@ -77,14 +76,10 @@ class GlobalChecker {
   static constexpr u64 page_bytes = 4096, most_pages = 4096;  // that are watched
   struct Page {
     Word words[page_bytes / 4];
-    u64 used[3][page_bytes / 64];  // by `launch`, a bit for each byte
-    u32 launch = 0;
   };
-  Page* page_of(u64 address);
   void report(const Warp& w, const Instruction& i, int lane, const char* what, const Event& before, const char* other);
 
   std::unordered_map<u64, std::unique_ptr<Page>> pages_;
-  std::vector<u64> touched_;  // by this launch
   u64 last_ = ~u64{0};
   Page* page_ = nullptr;  // of last_
   u32 launch_ = 0, now_ = 0;

@@ -76,16 +76,6 @@ std::string hex(u64 value) {
   return true;
 }
 
-[[gnu::noinline]] void note_arriving(const Warp& w, const Instruction& i, int lane, const Range& used) {
-  for (const Range& r : w.context->surroundings->arriving)
-    if (r.begin < used.end && used.begin < r.end)
-      w.context->surroundings->note(
-          place_of(w, lane) +
-          ": uses a buffer into which cudaMemcpy from pageable memory may still be copying, because "
-          "nothing waited for the default stream: " +
-          text_of(*w.context, i));
-}
-
 // The addresses of an access, checked, where the emulation finds what is there. `bytes` is a power of two.
 [[gnu::noinline]] void find_addresses(Warp& w, const Instruction& i, u32 mask, u64* address, unsigned bytes,
                                       Access kind, Stored stored = {}) {
@@ -117,7 +107,6 @@ std::string hex(u64 value) {
       if (a < range.begin || a + bytes > range.end || a + bytes < a) {
         if (i.mode != Mode::generic || !find_range(w, l, a, bytes, c.hits[i.cache])) bad_address(w, i, l, a, bytes);
         range = c.hits[i.cache];
-        if (!c.surroundings->arriving.empty()) note_arriving(w, i, l, range);
       }
       if (a & (bytes - 1))
         fail(Fault::misaligned_address, w, l, i,

@@ -46,17 +46,26 @@ struct Launch {
   unsigned seed = 1;                     // of the order of blocks and warps, with `check`
 };
 
+// The memory that a task uses.
+struct Used {
+  std::vector<Range> ranges[3];  // read, written, changed by atomic functions
+  void add(int how, std::uintptr_t begin, std::size_t bytes) {
+    std::vector<Range>& all = ranges[how];
+    if (!all.empty() && begin >= all.back().begin && begin <= all.back().end)
+      all.back().end = std::max(all.back().end, begin + bytes);
+    else if (all.size() < 1 << 20) all.push_back({begin, begin + bytes});
+  }
+};
+
 // The device at the time when a kernel starts.
 struct Surroundings {
   DeviceMemory device_memory;
   const std::vector<Range>& memory;              // what the kernel may use, sorted
-  std::vector<Range> arriving;                   // parts of it that a cudaMemcpy may still write
   std::function<void(const std::string&)> note;  // reports what does not end the kernel
   std::function<void(const std::string&)> say;   // after `deadline` and again after twice the time
   std::chrono::seconds deadline;
   std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
-  std::function<void(std::uintptr_t begin, std::uintptr_t end, int how)>
-      used;  // with `check`; 0: read, 1: written, 2: atomic
+  Used* used;                                           // with `check`
 };
 
 struct Attributes {

@@ -539,7 +539,6 @@ void run(const Kernel& kernel, const Launch& launch, const Surroundings& surroun
         patience = 1;
       }
     }
-    if (launch.check) global.tell_used(surroundings);
   } catch (...) {
     for (const auto& block : resident) finish(*block);
     throw;

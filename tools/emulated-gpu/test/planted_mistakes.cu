@@ -208,8 +208,38 @@ void copy_and_scale(bool right) {
   check(cudaStreamSynchronize(stream));
   check(cudaMemcpy(x, host.data(), n * sizeof(float), cudaMemcpyHostToDevice));
   if (right) check(cudaStreamSynchronize(nullptr));
-  scale<<<blocks, threads, 0, stream>>>(x);
+  scale<<<blocks, threads, 0, stream>>>(x);  // mistake: pageable_copy
   check(cudaStreamSynchronize(stream));
+}
+void scale_after_event(bool right) {  // recorded too early
+  const Buffer<float> x = ones();
+  const Stream first, second;
+  cudaEvent_t event{};
+  check(cudaEventCreate(&event));
+  for (const bool early : {true, false}) {
+    if (early != right) check(cudaEventRecord(event, first));
+    if (early) set_all<<<blocks, threads, 0, first>>>(x);
+  }
+  check(cudaStreamWaitEvent(second, event));
+  scale<<<blocks, threads, 0, second>>>(x);  // mistake: event_too_early
+  check(cudaEventDestroy(event));
+  check(cudaStreamSynchronize(first));
+  check(cudaStreamSynchronize(second));
+}
+void read_early(bool right) {
+  const Buffer<float> x = ones();
+  const Stream stream;
+  float* host = nullptr;
+  check(cudaMallocHost(&host, n * sizeof(float)));
+  host[n - 1] = 0;
+  check(cudaMemcpyAsync(host, x, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+  if (right) check(cudaStreamSynchronize(stream));
+  const float got = host[n - 1];
+  check(cudaFreeHost(host));
+  if (got != 1) throw std::runtime_error("WRONG: " + std::to_string(got));
+}
+void end_early(bool right) {
+  if (!right) set_all<<<1, 1>>>(nullptr), std::exit(0);  // mistake: no_wait_at_the_end
 }
 void scale_in_stream(bool right) {
   const Buffer<float> x = ones();
@@ -311,6 +341,9 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"memory_of_another_device", scale_on_other_device},
     {"stream_of_another_device", scale_in_stream},
     {"pageable_copy", copy_and_scale},
+    {"event_too_early", scale_after_event},
+    {"read_too_early", read_early},
+    {"no_wait_at_the_end", end_early},
     {"copy_not_set", copy_unset},
     {"device_pointer", read_on_host},
     {"leak", leak},
