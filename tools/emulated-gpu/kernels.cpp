@@ -119,20 +119,18 @@ std::string describe(std::uintptr_t address, int device) {
   return "";
 }
 
-void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device, const std::string& title) {
+void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
+  const std::string title = "kernel " + ptx::attributes(kernel).title;
   if (the<Machine>().ended)
-    return report_once(fmt::format("kernel {} had not run when the program ended: nothing waited for it{}", title,
-                                   place_of(current_task->by)));
+    return report_once(title + " had not run when the program ended: nothing waited for it" +
+                       place_of(current_task->by));
   const std::vector<ptx::Range> memory = memory_of(device);
-  const ptx::Surroundings surroundings{{device_addresses.begin, device_addresses.bytes},
-                                       memory,
-                                       report_once,
-                                       say,
-                                       deadline(),
-                                       [device](std::uintptr_t address) { return describe(address, device); },
-                                       current_task ? &current_task->used : nullptr};
-  if (current_task) current_task->what = "kernel " + title;
+  const auto what_is_at = [device](std::uintptr_t address) { return describe(address, device); };
+  const ptx::Surroundings surroundings{
+      {device_addresses.begin, device_addresses.bytes}, memory, report_once, say, deadline(), what_is_at,
+      current_task ? &current_task->used : nullptr};
+  if (current_task) current_task->what = title;
   try {
     ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
@@ -207,9 +205,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
   }
-  const auto point = put(stream, [=, kernel = &found.kernel, &title] {
-    return [=, &title] { carry_out(*kernel, *made, device, title); };
-  });
+  const auto point = put(stream, [=, kernel = &found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
   launch_site = nullptr;
   // So that the launch returns the error, if the kernel comes to what is not emulated.
   if (!found.attributes.complete && point) point->wait(std::chrono::seconds(1));

@@ -84,13 +84,13 @@ class Queue : public std::enable_shared_from_this<Queue> {
   }
 
   // The host may also wait in ways that are not seen here, for a flag that a kernel sets: all such waits of a program
-  // with --check take 2 s at most.
+  // with --check take 1 s at most.
   void be_late(std::unique_lock<std::mutex>& lock) {
-    static std::atomic<int> left{2000};
+    static std::atomic<int> left{1000};
     const int most = checks() ? std::clamp(left.load(), 0, 500) : 20;
     const auto began = Clock::now();
-    changed_.wait_for(lock, std::chrono::milliseconds(most),
-                      [&] { return wanted_ > completed_ || (!checks() && (closed_ || tasks_.size() > 1)); });
+    const auto wanted = [&] { return wanted_ > completed_ || (!checks() && (closed_ || tasks_.size() > 1)); };
+    if (!changed_.wait_for(lock, std::chrono::milliseconds(most), wanted)) wanted_ = submitted_;
     left -= static_cast<int>((Clock::now() - began) / std::chrono::milliseconds(1));
   }
 

@@ -37,7 +37,7 @@ struct Races {
   void add(const std::shared_ptr<Trace>& task) {
     const Lock lock(mutex);
     task->done = ++now;
-    if (task->what.empty()) return;
+    if (task->what.empty() || task->used.signals) return;
     for (auto& ranges : task->used.ranges) {
       std::ranges::sort(ranges, {}, &ptx::Range::begin);
       std::size_t n = 0;
@@ -96,11 +96,9 @@ Point submit(CUstream_st* stream, Task task, bool late) {
       before.push_back(other->end());
   std::erase_if(before, [](const Point& point) { return point.reached(); });
   for (const Point& point : before) put_behind(stream, point);
-  stream->behind[stream->queue.get()] = stream->queue->submitted() + 1;
-  const auto trace =
-      std::make_shared<Trace>(Trace{.point = {stream->queue, stream->queue->submitted() + 1, stream->behind},
-                                    .submitted = ++the<Races>().now,
-                                    .by = checks() ? frames() : Frames{}});
+  Point point = stream->end();
+  point.before[stream->queue.get()] = stream->behind[stream->queue.get()] = ++point.number;
+  const auto trace = std::make_shared<Trace>(Trace{point, ++the<Races>().now, checks() ? frames() : Frames{}});
   const auto whole = [before, trace, task = std::move(task)] {
     for (const Point& point : before) point.wait();
     current_task = checks() ? trace.get() : nullptr;
@@ -109,7 +107,7 @@ Point submit(CUstream_st* stream, Task task, bool late) {
     the<Races>().add(trace);
   };
   stream->queue->put(whole, late);
-  return trace->point;
+  return point;
 }
 
 std::optional<Point> put(cudaStream_t stream, const Make& make) {

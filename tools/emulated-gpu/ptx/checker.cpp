@@ -116,11 +116,12 @@ void GlobalChecker::restart() {
   known_.clear();
 }
 
-void GlobalChecker::fence(const Context& c, bool of_block) {
+void GlobalChecker::fence(const Context& c, const Instruction& i) {
+  c.surroundings->used->signals |= i.source->is("sys");
   const u32 block = static_cast<u32>(c.number) + 1;
   known_[block] = ++now_;
   for (const int n : {0, 1})
-    if (n || !of_block) fences_[n][block].push_back(now_);
+    if (n || !i.source->is("cta")) fences_[n][block].push_back(now_);
 }
 
 void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind,
@@ -128,7 +129,7 @@ void GlobalChecker::access(const Warp& w, const Instruction& i, int lane, u64 ad
   if (done_) return;
   const Context& c = *w.context;
   const u32 block = static_cast<u32>(c.number) + 1;
-  if (i.release) fence(c, i.source->is("cta"));
+  if (i.release) fence(c, i);
   if (kind >= Access::atomic || i.weak) c.surroundings->used->add(std::min(static_cast<int>(kind), 2), address, bytes);
   if (kind >= Access::atomic || !i.weak) {
     if (now_) known_[block] = now_;

@@ -61,7 +61,7 @@ class GlobalChecker {
  public:
   void restart();
   void access(const Warp& w, const Instruction& i, int lane, u64 address, unsigned bytes, Access kind, const u8* value);
-  void fence(const Context& c, bool of_block);
+  void fence(const Context& c, const Instruction& i);
 
  private:
   struct Event : Checker::Event {

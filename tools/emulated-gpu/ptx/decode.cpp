@@ -610,9 +610,9 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   auto kernel = std::make_unique<Kernel>();
   kernel->program = &program;
   kernel->function = &function;
-  kernel->title = demangled(function.name);
   Decoder(*kernel, program).decode(function);
   Attributes& a = kernel->attributes;
+  a.title = demangled(function.name);
   a.shared = kernel->shared - reserved_shared;
   a.local = kernel->functions[0].frame;
   a.registers = kernel->functions[0].registers / (warp_size * 4);

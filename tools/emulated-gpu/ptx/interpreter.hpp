@@ -93,7 +93,6 @@ struct alignas(64) Constant {
 struct Kernel {
   const Program::Parts* program = nullptr;
   const Function* function = nullptr;
-  std::string title;  // the demangled name
   Attributes attributes;
   std::vector<Instruction> code;
   std::vector<Code> functions;  // 0: the kernel

@@ -69,7 +69,7 @@ std::string thread_text(const Warp& w, int lane) {
 }
 std::string place_of(const Warp& w, int lane) {
   const Context& c = *w.context;
-  return "kernel " + c.kernel->title + ", block " + triple(c.block[0], c.block[1], c.block[2]) + ", " +
+  return "kernel " + c.kernel->attributes.title + ", block " + triple(c.block[0], c.block[1], c.block[2]) + ", " +
          thread_text(w, lane);
 }
 void not_emulated(Warp& w, const Instruction& i, u32 mask) {

@@ -306,7 +306,7 @@ void parameter_address(Warp& w, const Instruction& i, u32 mask) {
 
 void fence(Warp& w, const Instruction& i, u32) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (w.context->global) w.context->global->fence(*w.context, i.source->is("cta"));
+  if (w.context->global) w.context->global->fence(*w.context, i);
 }
 
 }  // namespace emulated_gpu::ptx

@@ -49,6 +49,7 @@ struct Launch {
 // The memory that a task uses.
 struct Used {
   std::vector<Range> ranges[3];  // read, written, changed by atomic functions
+  bool signals = false;          // it may tell the host what is done before its end: it has a fence for the system
   void add(int how, std::uintptr_t begin, std::size_t bytes) {
     std::vector<Range>& all = ranges[how];
     if (!all.empty() && begin >= all.back().begin && begin <= all.back().end)
@@ -69,6 +70,7 @@ struct Surroundings {
 };
 
 struct Attributes {
+  std::string title;                                 // the demangled name
   std::size_t shared = 0, local = 0, registers = 0;  // bytes of a block, bytes and 32-bit registers of a thread
   unsigned max_threads = 0;                          // of __launch_bounds__; 0: none
   bool complete = true;                              // all its instructions are emulated

@@ -462,7 +462,7 @@ void Block::report_deadlock() const {
 
 std::string Block::place() const {
   const auto found = std::ranges::find_if(warps, [](const auto& one) { return one->alive != 0; });
-  if (found == warps.end()) return "kernel " + context.kernel->title;  // the block has just ended
+  if (found == warps.end()) return "kernel " + context.kernel->attributes.title;  // the block has just ended
   const Warp& w = **found;
   const u32 runs = w.alive & ~w.at_barrier & ~w.at_sync;
   const int lane = std::countr_zero(runs ? runs : w.alive);
