@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 constexpr int n = 1000, threads = 256, blocks = (n + threads - 1) / threads;
@@ -38,7 +39,7 @@ Buffer<float> ones(int count = n) { return {static_cast<std::size_t>(count), 1};
 Buffer<int> zeros(int count = n) { return {static_cast<std::size_t>(count), 0}; }
 
 struct Stream {
-  Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  explicit Stream(unsigned flags = cudaStreamNonBlocking) { check(cudaStreamCreateWithFlags(&stream, flags)); }
   Stream(const Stream&) = delete;
   ~Stream() { cudaStreamDestroy(stream); }
   operator cudaStream_t() const { return stream; }
@@ -213,10 +214,11 @@ void copy_and_scale(bool right) {
 }
 void scale_after_event(bool right) {
   const Buffer<float> x = ones();
-  const Stream first, second;
+  const Stream first(cudaStreamDefault), second;
   cudaEvent_t event{};
   check(cudaEventCreate(&event));
   if (!right) check(cudaEventRecord(event, first));
+  set_all<<<blocks, threads>>>(x);  // before what follows, by the rules of the default stream
   set_all<<<blocks, threads, 0, first>>>(x);
   if (right) check(cudaEventRecord(event, first));
   check(cudaStreamWaitEvent(second, event));
@@ -230,6 +232,7 @@ void read_early(bool right) {
   *x = 0;
   set_all<<<1, 1>>>(x);
   if (right) check(cudaDeviceSynchronize());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a kernel that had started would have ended
   const float got = *x;
   check(cudaFree(x));
   if (got != 1) throw std::runtime_error("WRONG: " + std::to_string(got));
