@@ -100,7 +100,7 @@ Point submit(CUstream_st* stream, Task task, bool late) {
   point.before[stream->queue.get()] = stream->behind[stream->queue.get()] = ++point.number;
   const auto trace = std::make_shared<Trace>(Trace{point, ++the<Races>().now, checks() ? frames() : Frames{}});
   const auto whole = [before, trace, task = std::move(task)] {
-    for (const Point& point : before) point.wait();
+    for (const Point& one : before) one.wait();
     current_task = checks() ? trace.get() : nullptr;
     task();
     current_task = nullptr;
