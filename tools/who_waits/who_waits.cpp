@@ -294,7 +294,7 @@ nlohmann::json fields_of(const RankState& rank) {
 
 // What the program's parent tells the process that explains, and that it.
 struct Message {
-  enum What : std::int32_t { met, end, another_ends, pid, ended, asked, told_to_end } what;
+  enum What : std::int32_t { met, end, ends_soon, pid, ended, asked, told_to_end } what;
   std::int32_t value = 0;
 };
 void tell(int socket, Message message) { std::ignore = ::send(socket, &message, sizeof message, MSG_NOSIGNAL); }
@@ -350,7 +350,7 @@ class Watch {
       turn();
       if (ends_it_ >= 0) {
         ends_program_ = ends_it_ == world_.rank() || world_.launch().launcher != "Open MPI";
-        if (!ends_program_) tell(socket_, {Message::another_ends});
+        tell(socket_, {Message::ends_soon});
         world_.barrier("the end of the program");  // all have been told, before the launcher ends them
         return true;
       }
@@ -709,23 +709,14 @@ int run(int argc, char** argv) {
     const auto failed = [&] { return program.ending() && (program.ending()->failed() || observer.unfinished()); };
     // If a program ends without MPI_Finalize, Slurm's PMIx kills the whole step a few ms later, before an explanation.
     const bool killed_soon = std::getenv("SLURM_STEP_ID") && std::getenv("PMIX_RANK") && launch.launcher != "Open MPI";
+    int by_proof = multinode::exit_wrong;  // the status if --end ends the program
     bool told = false, met = false, explains = true, tells_end = false, stops = false;
     std::optional<multinode::Deadline> limit;    // for the launcher to end what another rank ends
     std::optional<multinode::Deadline> to_meet;  // since the program's end, if the ranks have not met by then
     for (;;) {
       pollfd waits[2] = {{signals.descriptor(), POLLIN, 0}, {explains ? socket : -1, POLLIN, 0}};
       ::poll(waits, 2, 200);
-      if (waits[1].revents) {
-        const auto message = hear(socket);
-        explains = message.has_value();
-        if (message && message->what == Message::met) {
-          met = true;
-          continue;
-        }
-        if (message && failed()) return end();
-        if (message && message->what == Message::end) return multinode::exit_wrong;
-        if (message && message->what == Message::another_ends) limit.emplace(10s);
-      }
+      bool ends = false;
       while (const auto signal = signals.next()) {
         const int which = static_cast<int>(signal->ssi_signo);
         if (which == SIGUSR1) tell(socket, {Message::asked});
@@ -735,15 +726,22 @@ int run(int argc, char** argv) {
         if (!program.ending() && !has_it) program.signal(which);
         if (which == SIGTSTP || which == SIGTTIN || which == SIGTTOU || which == SIGCONT) stops = which != SIGCONT;
         if (which != SIGTERM && which != SIGINT && which != SIGHUP) continue;
-        if (limit) return multinode::exit_wrong;
-        told = true;
+        ends = told = true;
       }
+      // A message that was sent before a signal counts before it.
+      if (pollfd now{explains ? socket : -1, POLLIN, 0}; ::poll(&now, 1, 0) > 0) {
+        const auto message = hear(socket);
+        explains = message.has_value();
+        met = met || (message && message->what == Message::met);
+        if (message && message->what == Message::end) return by_proof;
+        if (message && message->what == Message::ends_soon) limit.emplace(10s), by_proof = failed() ? end() : by_proof;
+      }
+      if (limit && (ends || limit->passed())) return by_proof;
       if (stops && multinode::process_state(program.pid()).state == 'T') stops = false, ::raise(SIGSTOP);
       program.poll();
       if (killed_soon && failed()) return end();
       if (program.ending() && !std::exchange(tells_end, true))
         tell(socket, {told ? Message::told_to_end : Message::ended, program.ending()->as_exit_status()});
-      if (limit && limit->passed()) return multinode::exit_wrong;
       if (program.ending() && !met) {
         if (!to_meet) to_meet.emplace(5s);
         if (to_meet->passed()) {
