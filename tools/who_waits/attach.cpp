@@ -298,13 +298,13 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
     double stopped = 0;
     for (const ProcessStacks& one : all) hosts.insert(one.host), stopped = std::max(stopped, one.stopped);
     if (all.empty() && !hidden.empty()) {
-      std::cerr << fmt::format(
-          "who_waits: '{0}' is {1}, and not yours to look into: sudo \"$(command -v who_waits)\" --attach {0}\n", what,
-          hidden[0]);
+      multinode::say("who_waits", fmt::format("'{0}' is {1}, and not yours to look into: sudo \"$(command -v "
+                                              "who_waits)\" --attach {0}",
+                                              what, hidden[0]));
     } else if (all.empty()) {
-      std::cerr << fmt::format(
-          "who_waits: no process of '{}' has a rank on {} node{}: see ps, or give the pid of mpirun\n", what,
-          world.node_count(), world.node_count() == 1 ? "" : "s");
+      multinode::say("who_waits",
+                     fmt::format("no process of '{}' has a rank on {} node{}: see ps, or give the pid of mpirun", what,
+                                 world.node_count(), world.node_count() == 1 ? "" : "s"));
     } else {
       std::vector<std::string> lines = tree(all);
       if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);

@@ -467,22 +467,28 @@ requires(fields_of(kind).wrapper == Wrapper::collective) INLINE int wrapped(A...
   return result;
 }
 
-// A new communicator: its id is made of its parent's, of the number of the call that made it, and of its members.
+// A new communicator: its id is made of its parent's, of the number of the call that made it, and of its members. Or a
+// window or file, which has the members of its communicator.
 template <Kind kind, class... A>
-requires(fields_of(kind).wrapper == Wrapper::create) INLINE int wrapped(MPI_Comm comm, A... a) {
+requires(fields_of(kind).wrapper == Wrapper::create) INLINE int wrapped(A... a) {
+  const std::tuple<A...> all(a...);
+  constexpr bool starts = kind == Kind::MPI_Comm_idup;
+  constexpr Sort sort = named<kind>("MPI_File", "")  ? Sort::file
+                        : named<kind>("MPI_Win", "") ? Sort::window
+                                                     : Sort::communicator;
+  const MPI_Comm comm = std::get<fields_of(kind).communicator>(all);
   const Call call = in_turn<kind>(comm);
-  const int result = next_inside<kind, int>(call, comm, a...);
+  const int result = next_inside<kind, int>(call, a...);
   used(call, comm, result);
   if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
-  const std::tuple<A...> all(a...);
-  if constexpr (kind == Kind::MPI_Comm_idup) {
-    if (const Communicator* const where = communicator(comm)) add_like(*where, value_of(*std::get<0>(all)), call);
-    start(value_of(*std::get<1>(all)), call);
-  } else {
-    const MPI_Comm made = *std::get<sizeof...(A) - 1>(all);
-    if (made != null_communicator())
-      add_communicator(made, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
+  const auto made = *std::get<sizeof...(A) - 1 - starts>(all);
+  if constexpr (starts || sort != Sort::communicator) {
+    if (const Communicator* const where = communicator(comm))
+      add_like(*where, value_of(made), call, sort, starts ? nullptr : site_of(PLACE_OF_SITE));
+  } else if (made != null_communicator()) {
+    add_communicator(made, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
   }
+  if constexpr (starts) start(value_of(*std::get<sizeof...(A) - 1>(all)), call);
   return result;
 }
 
@@ -536,21 +542,6 @@ requires(fields_of(kind).wrapper == Wrapper::form) INLINE int wrapped(A... a) {
   const int result = next_inside<kind, int>(call, a...);
   if (made && result == MPI_SUCCESS) rename(*made, value_of(*std::get<sizeof...(A) - 1>(all)));
   if (made && result != MPI_SUCCESS) forget(call.communicator), record()->failed.store(call);
-  return result;
-}
-
-// A window or file: it has the members of its communicator.
-template <Kind kind, class... A>
-requires(fields_of(kind).wrapper == Wrapper::make) INLINE int wrapped(A... a) {
-  constexpr int comm = fields_of(kind).communicator;
-  const std::tuple<A...> all(a...);
-  const Call call = in_turn<kind>(std::get<comm>(all));
-  const int result = next_inside<kind, int>(call, a...);
-  used(call, std::get<comm>(all), result);
-  if (result == MPI_SUCCESS && call.kind != Kind::none)
-    if (const Communicator* const where = communicator(std::get<comm>(all)))
-      add_like(*where, value_of(*std::get<sizeof...(A) - 1>(all)), call,
-               named<kind>("MPI_File", "") ? Sort::file : Sort::window, site_of(PLACE_OF_SITE));
   return result;
 }
 

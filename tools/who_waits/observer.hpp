@@ -102,12 +102,8 @@ class Observer {
       for (std::size_t at = 0; at < thread.in_regions && at < thread.regions.size(); ++at)
         out.open.push_back({.enter = thread.regions[at].entered, .place = thread.regions[at].place, .thread = number});
       if (thread.turn.load(std::memory_order_acquire) % 2 == 0) continue;
-      const Call call = thread.call.load();
-      std::vector<Call> calls;
-      for (std::uint32_t at = 0; at < std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits); ++at)
-        if (const RequestRecord& one = record_->requests[thread.requests[at] % record_->requests.size()]; one.turn % 2)
-          calls.push_back(one.call.load());
-      if (calls.empty()) calls.push_back(call);
+      std::vector<Call> calls = requests_of(thread, true);
+      if (calls.empty()) calls.push_back(thread.call.load());
       Meeting open{.enter = thread.entered, .place = thread.place, .thread = number};
       for (const Call& one : calls) {
         const Role role = role_of(one.kind);
@@ -145,15 +141,11 @@ class Observer {
       const ThreadRecord& thread = record_->threads[i];
       const std::uint64_t turn = thread.turn.load(std::memory_order_acquire);
       if (thread.thread.load() == 0 || turn == 0) continue;  // 0: it has begun or ended regions only, and is CUDA's
-      const std::uint32_t requests = thread.waits.load(std::memory_order_acquire);
       Wait wait{.call = thread.call.load(),
-                .all_requests = requests <= ThreadRecord::most_waits,
+                .requests = requests_of(thread, true),
+                .all_requests = thread.waits <= ThreadRecord::most_waits,
                 .seconds = std::chrono::duration<double>(now - since_[i]).count(),
                 .site = thread.site};
-      for (std::uint32_t at = 0; at < requests && at < ThreadRecord::most_waits; ++at) {
-        const RequestRecord& one = record_->requests[thread.requests[at].load() % record_->requests.size()];
-        if (one.turn.load(std::memory_order_acquire) % 2) wait.requests.push_back(one.call.load());
-      }
       std::atomic_thread_fence(std::memory_order_acquire);
       of_device = of_device || role_of(wait.call.kind) == Role::device || name_of(wait.call.kind)[0] == 'n';
       // It moves again and again, and was only seen in calls of other communicators than the main thread waits in.
@@ -215,11 +207,20 @@ class Observer {
   bool is_main(const ThreadRecord& thread) const {
     return thread.thread.load() != 0 && thread.thread.load() == record_->pid.load();
   }
+  // What a thread waits for: the requests that fit into its record, or those of them that are under way.
+  std::vector<Call> requests_of(const ThreadRecord& thread, bool under_way) const {
+    std::vector<Call> all;
+    const std::uint32_t waits = std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits);
+    for (std::uint32_t at = 0; at < waits; ++at) {
+      const RequestRecord& one = record_->requests[thread.requests[at] % record_->requests.size()];
+      if (!under_way || one.turn % 2) all.push_back(one.call.load());
+    }
+    return all;
+  }
   // Of a thread's last call, or of the requests that it waited for.
   std::set<std::uint64_t> communicators_of(const ThreadRecord& thread) const {
     std::set<std::uint64_t> all{thread.call.load().communicator};
-    for (std::uint32_t at = 0; at < std::min<std::uint32_t>(thread.waits, ThreadRecord::most_waits); ++at)
-      all.insert(record_->requests[thread.requests[at] % record_->requests.size()].call.load().communicator);
+    for (const Call& one : requests_of(thread, false)) all.insert(one.communicator);
     all.erase(0);
     return all;
   }

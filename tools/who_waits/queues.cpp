@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <map>
 #include <regex>
-#include <set>
 #include <tuple>
 
 namespace who_waits {

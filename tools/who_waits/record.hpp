@@ -33,7 +33,7 @@ constexpr Kind base(Kind kind) { return static_cast<Kind>(static_cast<std::uint3
 enum class Role : std::uint32_t { other, send, receive, both, collective, busy, wait_all, wait_any, device };
 // The function wrapped() in mpi_calls.cpp or nccl_calls.cpp that records a call and makes it.
 // clang-format off
-enum class Wrapper { none, everyone, session, message, waiting, collective, create, join, form, make, ordered, single,
+enum class Wrapper { none, everyone, session, message, waiting, collective, create, join, form, ordered, single,
                      spawn, name, attribute, initialize, split, asking };
 // clang-format on
 
@@ -42,7 +42,7 @@ struct CallFields {
   const char* name = "nothing";
   Role role = Role::other;
   Wrapper wrapper = Wrapper::none;
-  int communicator = -1;       // of a message, which has peer and tag before it, or of a new window or file
+  int communicator = -1;       // of a message, which has peer and tag before it, or of what makes a new one
   int root = -1, count = -1;   // of a collective (of a gather or scatter: not at its root); the type is behind it
   int object = -1, peer = -1;  // the window, file or communicator that the call uses, and a rank there
   bool polls = false;          // a loop of such calls may wait for what another rank writes into the window

@@ -5,7 +5,6 @@
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/signals.hpp>
-#include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/process/child_process.hpp>
 

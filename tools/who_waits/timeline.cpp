@@ -1,9 +1,7 @@
 #include "timeline.hpp"
 #include "verdict.hpp"
 
-#include <multinode/base/check.hpp>
 #include <multinode/base/json.hpp>
-#include <multinode/base/options.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

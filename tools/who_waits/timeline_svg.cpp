@@ -97,14 +97,12 @@ class Picture {
     std::swap(out_, body);
     put(R"(<svg x="9%" y="30" width="89%" height="{0}" overflow="visible">)", lanes);
     const auto ticks = draw_grid(lanes);
-    put(R"(<svg width="100%" height="{0}" viewBox="0 0 {1} {0}" preserveAspectRatio="none">)"
-        "\n",
-        lanes, units);
+    put(R"(<svg width="100%" height="{0}" viewBox="0 0 {1} {0}" preserveAspectRatio="none">)", lanes, units);
     for (std::size_t row = 0; row < rows_.size(); ++row) draw_row(row, cells);
-    put("</svg>\n");
+    put("</svg>");
     draw_labels();
     draw_messages();
-    put("{}</svg>\n", ticks);
+    put("{}</svg>", ticks);
     for (std::size_t row = 0; row < rows_.size(); ++row)
       put(R"(<text {} text-anchor="end" x="8.2%" y="{}"><tspan {}>rank </tspan>{}</text>)", looks("t"),
           30 + top(static_cast<int>(row)) + height_ / 2 + 4, wide, multinode::ranges(rows_[row]));
@@ -116,17 +114,18 @@ class Picture {
         R"(font-size="11" role="img" aria-label="{}">)"
         "\n{}",
         legend, title, style());
-    put(R"(<text {} x="1%" y="18" font-size="14" font-weight="600">{}<tspan {}>, {} to {}</tspan></text>)"
-        "\n{}</svg>\n",
+    put(R"(<text {} x="1%" y="18" font-size="14" font-weight="600">{}<tspan {}>, {} to {}</tspan></text>{}</svg>)",
         looks("t"), title, wide, tick_text(first_, (last_ - first_) / 100), tick_text(last_, (last_ - first_) / 100),
         body);
     return out_;
   }
 
  private:
+  // A line of the picture.
   template <class... A>
   void put(fmt::format_string<A...> format, A&&... a) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<A>(a)...);
+    out_ += '\n';
   }
   int top(int row) const { return row * (height_ + 6); }
   int bottom(int row) const { return top(row) + height_; }
@@ -216,10 +215,8 @@ class Picture {
         const auto [y, height] = place_of(row, rank, one.thread);
         put("<g><title>rank {}: {}: {}, from {}</title>", rank, escaped(name_of_region(one)),
             time_text(one.leave - one.enter), moment(one.enter));
-        put(R"(<rect {} x="{}" y="{}" width="{}" height="{}"/></g>)"
-            "\n",
-            looks(fmt::format("g{}", colour_of_region(one))), unit(one.enter), y, unit(one.leave) - unit(one.enter),
-            height);
+        put(R"(<rect {} x="{}" y="{}" width="{}" height="{}"/></g>)", looks(fmt::format("g{}", colour_of_region(one))),
+            unit(one.enter), y, unit(one.leave) - unit(one.enter), height);
       }
   }
 
@@ -242,9 +239,7 @@ class Picture {
       for (const std::size_t i : calls_of_[rank]) lanes.insert(timeline_.calls[i].thread);
       for (const TimedCall& region : regions_of_[rank]) lanes.insert(region.thread);
     }
-    put(R"(<rect {} y="{}" width="{}" height="{}"/>)"
-        "\n",
-        looks("lane"), y, end, height_);
+    put(R"(<rect {} y="{}" width="{}" height="{}"/>)", looks("lane"), y, end, height_);
 
     std::vector<Cell> merged(cells);
     const double width = (last_ - first_) / static_cast<double>(cells);
@@ -335,7 +330,7 @@ class Picture {
       };
       steps('l', light);
       if (std::ranges::max(dark) > 0) steps('d', dark);
-      put("</g>\n");
+      put("</g>");
     }
   }
 
@@ -356,13 +351,12 @@ class Picture {
       if (change > x) bar(std::string{name, 'd'}, x, change);
       if (end > change || change == x) bar(std::string{name, 'l'}, change, end);
     }
-    put("</g>\n");
+    put("</g>");
   }
 
   void draw_label(double x, int y, double width, int height, const char* name, const std::string& text) {
     if (width < 6 || height < 14) return;
-    put(R"(<svg x="{:.4g}%" y="{}" width="{:.2f}%" height="{}" pointer-events="none"><text {} x="5" y="{}">{}</text></svg>)"
-        "\n",
+    put(R"(<svg x="{:.4g}%" y="{}" width="{:.2f}%" height="{}" pointer-events="none"><text {} x="5" y="{}">{}</text></svg>)",
         x, y, width, height, looks(name), height / 2 + 4, text);
   }
 
@@ -497,7 +491,7 @@ class Picture {
         put(R"(<svg x="{}%" y="{}" width="45%" height="16">{}<text {} x="24" y="10">{}</text></svg>)",
             2 + i % columns * apart, y + 18 * static_cast<int>(i / columns), entries[i].first, looks("s"),
             entries[i].second);
-      put("</g>\n");
+      put("</g>");
     }
     return y + 18 * static_cast<int>((entries.size() + 1) / 2);
   }

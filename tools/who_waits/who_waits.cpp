@@ -18,7 +18,6 @@
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
-#include <multinode/net/socket.hpp>
 #include <multinode/process/child_process.hpp>
 #include <multinode/process/process_tree.hpp>
 #include <multinode/store/tcp_store.hpp>
@@ -77,26 +76,28 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   po::options_description known(
       "who_waits [options] -- PROGRAM [arguments]: runs the program, and explains it when it hangs.\n"
       "Every rank runs it: mpirun -n 4 who_waits -- ./program");
-  known.add_options()(
-      "after", po::value(&options.after)->default_value(options.after),
-      "seconds without progress before the explanation, of any rank or of ranks that are proved to be stuck; a signal "
-      "SIGUSR1 asks for it at once")("end", po::bool_switch(&options.end),
-                                     "ends the program if it is proved that it cannot continue")(
-      "attach", po::value(&options.attach),
-      "explain a job that hangs already: the name or path of its program, the pid of its launcher, or job:ID of Slurm "
-      "or PBS. "
-      "On several nodes: mpirun -N 1 who_waits --attach NAME")(
-      "timeline", po::value(&options.timeline),
-      "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end")(
-      "from", po::value<std::string>()->notifier([&](const std::string& text) { options.from = moment_of(text); }),
-      "of the timeline: seconds since MPI_Init; negative: before the end; or a percentage of the time, as 75%")(
-      "to", po::value<std::string>()->notifier([&](const std::string& text) { options.to = moment_of(text); }),
-      "likewise")("time", po::bool_switch(&options.time),
-                  "at the end, prints where the time in calls went: waiting for late ranks, or for the data")(
-      "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
-      "rendezvous", po::value(&options.rendezvous),
-      "where the ranks meet: tcp:HOST:PORT or file:PATH (default: a file in /tmp if they are on one node, else in the "
-      "home folder, or in the current one)");
+  const auto moment = [](std::optional<Moment>& to) {
+    return po::value<std::string>()->notifier([&to](const std::string& text) { to = moment_of(text); });
+  };
+  auto option = known.add_options();
+  option("after", po::value(&options.after)->default_value(options.after),
+         "seconds without progress before the explanation, of any rank or of ranks that are proved to be stuck; a "
+         "signal SIGUSR1 asks for it at once");
+  option("end", po::bool_switch(&options.end), "ends the program if it is proved that it cannot continue");
+  option("attach", po::value(&options.attach),
+         "explain a job that hangs already: the name or path of its program, the pid of its launcher, or job:ID of "
+         "Slurm or PBS. On several nodes: mpirun -N 1 who_waits --attach NAME");
+  option("timeline", po::value(&options.timeline),
+         "FILE.svg or FILE.json: a picture of what the ranks did, made at each explanation and at the end");
+  option("from", moment(options.from),
+         "of the timeline: seconds since MPI_Init; negative: before the end; or a percentage of the time, as 75%");
+  option("to", moment(options.to), "likewise");
+  option("time", po::bool_switch(&options.time),
+         "at the end, prints where the time in calls went: waiting for late ranks, or for the data");
+  option("json", po::value(&options.json), "file to which each explanation is added as a line of JSON");
+  option("rendezvous", po::value(&options.rendezvous),
+         "where the ranks meet: tcp:HOST:PORT or file:PATH (default: a file in /tmp if they are on one node, else in "
+         "the home folder, or in the current one)");
   try {
     if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
   } catch (const UsageError& e) {
@@ -150,10 +151,9 @@ void expect_all(const std::stop_token& stop, const multinode::Launch& launch) {
         if (maps.find("/who_waits\n") != maps.npos) continue;  // with a tool that was loaded into it, too
         const multinode::Launch other = own_launch(multinode::environment_of(*pid));
         if (other.world_size.value != launch.world_size.value || attempt_name(other) != attempt_name(launch)) continue;
-        std::cerr << fmt::format(
-            "who_waits: rank {} (pid {}) was started without it: every part of the program needs who_waits --; the "
-            "program continues without it\n",
-            other.rank.value, *pid);
+        multinode::say("who_waits", fmt::format("rank {} (pid {}) was started without it: every part of the program "
+                                                "needs who_waits --; the program continues without it",
+                                                other.rank.value, *pid));
         ::_exit(multinode::exit_usage);
       } catch (const UsageError&) {
       }
@@ -397,11 +397,9 @@ class Watch {
       if (failed()) number("asked", 1);
       number("ended", 1);
     }
-    if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
-    quiet_ = quiet;
+    if (quiet != std::exchange(quiet_, quiet)) number("quiet", quiet ? 1 : -1);
     const bool waits = quiet || observer_.main_waits(Clock::now()) >= options_.after;
-    if (waits != waits_) number("waiting", waits ? 1 : -1);
-    waits_ = waits;
+    if (waits != std::exchange(waits_, waits)) number("waiting", waits ? 1 : -1);
     if (world_.rank() == 0) {
       const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
       all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
@@ -582,7 +580,7 @@ class Watch {
       timeline.name.erase(0, std::filesystem::path(options_.command[0]).remove_filename().string().size());
       const auto& draw = options_.timeline.ends_with(".svg") ? svg_of : trace_of;
       multinode::write_whole(options_.timeline, draw(timeline, options_.from, options_.to, where));
-      std::cerr << fmt::format("who_waits: the timeline is in {}\n", options_.timeline) << std::flush;
+      multinode::say("who_waits", "the timeline is in " + options_.timeline);
     }
     if (!options_.time || !at_the_end) return;
     const TimeReport report = who_waits::report(ranks, where);
