@@ -745,13 +745,13 @@ using namespace who_waits;
 
 #pragma GCC visibility push(default)
 extern "C" {
+#define SECOND_NAME(name) extern decltype(name) P##name __attribute__((alias(#name)));
 #define ONLY_OF_THIS_MPI
-#define CALL WRAP
-#include "calls.inc"
+#define CALL(name, parameters) WRAP(name, parameters) SECOND_NAME(name)
 #if MPI_VERSION >= 4
-#define CALL_C WRAP_LARGE
-#include "calls.inc"
+#define CALL_C(name, parameters) CALL(name, parameters) WRAP_LARGE(name, parameters) SECOND_NAME(name##_c)
 #endif
+#include "calls.inc"
 
 int MPI_Request_free(MPI_Request* request) {
   if (request) {  // a receive without a wait gets its message at an unknown time
@@ -770,14 +770,7 @@ int MPI_Startall(int count, MPI_Request requests[]) {
   std::vector<Call> calls;
   for (int i = 0; requests && i < count; ++i) calls.push_back(restart(requests[i]));
   const Inside in(calls.empty() ? Call{} : calls[0]);
-  for (std::size_t i = 1; i < calls.size(); ++i)
-    meet({.number = calls[i].meeting,
-          .bytes = calls[i].bytes,
-          .peer = calls[i].peer,
-          .tag = calls[i].tag,
-          .gives = true,
-          .sends = true},
-         calls[i].communicator);
+  for (std::size_t i = 1; i < calls.size(); ++i) meet(calls[i]);
   return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {
@@ -795,17 +788,9 @@ int MPI_Pcontrol(const int level, ...) {
   return REAL(MPI_Pcontrol)(level, name);
 }
 
-#define SECOND_NAME(name, parameters) extern decltype(name) P##name __attribute__((alias(#name)));
-#define CALL SECOND_NAME
-#include "calls.inc"
-#if MPI_VERSION >= 4
-#define SECOND_NAME_LARGE(name, parameters) SECOND_NAME(name##_c, parameters)
-#define CALL_C SECOND_NAME_LARGE
-#include "calls.inc"
-#endif
-SECOND_NAME(MPI_Request_free, 1)
-SECOND_NAME(MPI_Start, 1)
-SECOND_NAME(MPI_Startall, 2)
-SECOND_NAME(MPI_Cancel, 1)
-SECOND_NAME(MPI_Pcontrol, 2)
+SECOND_NAME(MPI_Request_free)
+SECOND_NAME(MPI_Start)
+SECOND_NAME(MPI_Startall)
+SECOND_NAME(MPI_Cancel)
+SECOND_NAME(MPI_Pcontrol)
 }

@@ -477,6 +477,20 @@ void meet(Meeting meeting, std::uint64_t communicator) {
   timing.meetings[timing.met++] = meeting;
 }
 
+void meet(const Call& call) {
+  const std::string_view name = name_of(call.kind);
+  const Role role = role_of(call.kind);
+  const bool sends = role == Role::send || role == Role::both;
+  meet({.number = call.meeting,
+        .bytes = call.bytes,
+        .peer = sends ? call.peer : no_rank,
+        .tag = call.tag,
+        .gives = call.gives != 0,
+        .waits = call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"),
+        .sends = sends},
+       call.communicator);
+}
+
 namespace {
 // Whether this thread has made the same call of a window in the last few ones: then it polls.
 bool polls_again(const Call& call) {
@@ -514,17 +528,7 @@ Inside::Inside(const Call& call, const void* const* place_of_site) {
   }
   thread_->place = static_cast<std::uint16_t>(timing.place ? timing.place - times.places.data() : 0);
   thread_->entered = timing.enter;
-  const std::string_view name = name_of(call.kind);
-  const Role role = role_of(call.kind);
-  const bool sends = role == Role::send || role == Role::both;
-  meet({.number = call.meeting,
-        .bytes = call.bytes,
-        .peer = sends ? call.peer : no_rank,
-        .tag = call.tag,
-        .gives = call.gives != 0,
-        .waits = call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"),
-        .sends = sends},
-       call.communicator);
+  meet(call);
 }
 
 Inside::~Inside() {

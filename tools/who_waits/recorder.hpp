@@ -78,6 +78,7 @@ std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std:
 
 // For --timeline: the call that this thread is inside is at this meeting of a communicator; number 0: at none.
 void meet(Meeting meeting, std::uint64_t communicator);
+void meet(const Call& call);  // at the one that the call itself has
 
 // For --timeline: this thread begins or ends a region. `name` may point to anything, because MPI_Pcontrol needs no
 // name: then nothing happens. An end without a pointer ends the region that began last.
@@ -129,12 +130,10 @@ Signature<R, A...> signature(R(A...));
 }  // namespace who_waits
 
 // WRAP(MPI_Send, 6) defines MPI_Send, which has 6 parameters, as wrapped<Kind::MPI_Send>.
-#define WRAP(name, parameters)                                                         \
+#define WRAP_AS(name, kind, parameters)                                                \
   decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) { \
-    return wrapped<Kind::name>(BOOST_PP_ENUM_PARAMS(parameters, a));                   \
+    return wrapped<kind>(BOOST_PP_ENUM_PARAMS(parameters, a));                         \
   }
-#define WRAP_LARGE(name, parameters)                                                               \
-  decltype(signature(name##_c))::Result name##_c(BOOST_PP_ENUM(parameters, PARAMETER, name##_c)) { \
-    return wrapped<large(Kind::name)>(BOOST_PP_ENUM_PARAMS(parameters, a));                        \
-  }
+#define WRAP(name, parameters) WRAP_AS(name, Kind::name, parameters)
+#define WRAP_LARGE(name, parameters) WRAP_AS(name##_c, large(Kind::name), parameters)
 #define PARAMETER(z, i, name) std::tuple_element_t<i, decltype(signature(name))::Arguments> a##i

@@ -316,17 +316,16 @@ class Picture {
       const double time = width * static_cast<double>(i - begin), x = static_cast<double>(begin) * width;
       const double scale = (last_ - first_) / static_cast<double>(cells.size()) / width;
       put("<g><title>{:.0f} calls from {} to {}: {:.0f} % of the time wait for a late rank, {:.0f} % in calls "
-          "otherwise: {}"
-          "</title>",
+          "otherwise: {}</title>",
           number, moment(first_ + x * scale), moment(first_ + (x + time) * scale), 100 * late / time,
           100 * other / time, fmt::join(names, ", "));
       const auto steps = [&](char suffix, const std::vector<int>& heights) {
-        put(R"(<path {} d="M{} {})", looks(std::string{name, suffix}), static_cast<int>(begin) * wide, y + height_);
+        std::string path = fmt::format("M{} {}", static_cast<int>(begin) * wide, y + height_);
         for (std::size_t at = 0, next = 0; at < heights.size(); at = next) {
           while (next < heights.size() && heights[next] == heights[at]) ++next;
-          put("V{}h{}", y + height_ - heights[at], static_cast<int>(next - at) * wide);
+          path += fmt::format("V{}h{}", y + height_ - heights[at], static_cast<int>(next - at) * wide);
         }
-        put(R"(V{}z"/>)", y + height_);
+        put(R"(<path {} d="{}V{}z"/>)", looks(std::string{name, suffix}), path, y + height_);
       };
       steps('l', light);
       if (std::ranges::max(dark) > 0) steps('d', dark);

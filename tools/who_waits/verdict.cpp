@@ -139,13 +139,10 @@ class Explanation {
     }
     Blocked blocked, all_blocked;  // with those that may do anything, but are not late: they only test, or are busy
     for (const RankState& rank : states_) {
-      const bool sure = !is_busy(rank);
-      if (Needs all = needs(rank); all && !all->empty()) {
-        all_blocked[rank.rank] = *all;
-        if (sure) blocked.emplace(rank.rank, *all);
-      }
-      if (!polls(rank)) continue;
-      if (Needs all = needs(rank, *rank.polled); all && !all->empty()) all_blocked.emplace(rank.rank, *all);
+      const Needs all = polls(rank) ? needs(rank, *rank.polled) : needs(rank);
+      if (!all || all->empty()) continue;
+      all_blocked[rank.rank] = *all;
+      if (!polls(rank) && !is_busy(rank)) blocked[rank.rank] = *all;
     }
     for (const auto& [rank, all] : all_blocked) verdict.waits_for[rank] = *all.front().one_of.begin();
     if (two_threads(verdict) || mismatch(verdict, blocked)) return verdict;
@@ -633,11 +630,15 @@ class Explanation {
 
   using Variant = std::tuple<Kind, int, std::uint64_t>;  // name, root, bytes
   using Variants = std::map<Variant, Ranks>;
-  // By call: what the members of a communicator have made of it.
-  static std::map<std::uint64_t, Variants> made(const std::map<int, const CommunicatorState*>& members) {
-    std::map<std::uint64_t, Variants> calls;
-    for (const auto& [rank, member] : members)
-      for (const Call& call : member->history) calls[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
+  // Communicator and number of the calls that its members have made in different ways.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Variants> different_calls() const {
+    std::map<std::pair<std::uint64_t, std::uint64_t>, Variants> calls;
+    for (const auto& [id, members] : members_)
+      if (!uncertain(id))
+        for (const auto& [rank, member] : members)
+          for (const Call& call : member->history)
+            calls[{id, call.sequence}][{call.kind, call.root, call.bytes}].insert(rank);
+    std::erase_if(calls, [](const auto& call) { return call.second.size() < 2; });
     return calls;
   }
   static bool only_sizes_differ(const Variants& variants) {
@@ -664,39 +665,34 @@ class Explanation {
   // in size alone may work, so they only count where no rank is late. The mismatch is certain if no rank outside of the
   // collective can move.
   bool mismatch(Verdict& verdict, const Blocked& blocked) const {
-    for (const auto& [id, members] : members_) {
-      if (uncertain(id)) continue;
-      for (const auto& [sequence, variants] : made(members)) {
-        if (variants.size() < 2) continue;
-        Blocked waiting = blocked;
-        bool all_reached = true, somebody_in_it = false;
-        for (const auto& [rank, member] : members) {
-          all_reached = all_reached && member->collectives >= sequence;
-          if (is_in(*state(rank), id, sequence)) waiting[rank] = {Need{}}, somebody_in_it = true;
-        }
-        if (!somebody_in_it || (only_sizes_differ(variants) && !all_reached)) continue;
-        verdict.cause = "mismatch";
-        const Blocked stay = that_cannot_move(std::move(waiting));
-        verdict.certain = std::ranges::all_of(states_, [&](const RankState& rank) {
-          return role_of(std::get<0>(variants.begin()->first)) == Role::collective &&
-                 (gone(rank) || stay.contains(rank.rank)) && !outside(rank) && !rank.incomplete;
-        });
-        say_calls(verdict, "the ranks make different calls", id, sequence, variants);
-        return true;
+    for (const auto& [call, variants] : different_calls()) {
+      const auto& [id, sequence] = call;
+      Blocked waiting = blocked;
+      bool all_reached = true, somebody_in_it = false;
+      for (const auto& [rank, member] : members_.at(id)) {
+        all_reached = all_reached && member->collectives >= sequence;
+        if (is_in(*state(rank), id, sequence)) waiting[rank] = {Need{}}, somebody_in_it = true;
       }
+      if (!somebody_in_it || (only_sizes_differ(variants) && !all_reached)) continue;
+      verdict.cause = "mismatch";
+      const Blocked stay = that_cannot_move(std::move(waiting));
+      const Kind kind = std::get<0>(variants.begin()->first);
+      verdict.certain = std::ranges::all_of(states_, [&](const RankState& rank) {
+        return role_of(kind) == Role::collective && (gone(rank) || stay.contains(rank.rank)) && !outside(rank) &&
+               !rank.incomplete;
+      });
+      say_calls(verdict, "the ranks make different calls", id, sequence, variants);
+      return true;
     }
     return false;
   }
 
   // The first collective in the histories that differed and that all have left. It may have worked, and proves nothing.
   void old_mismatch(Verdict& verdict, bool in_size_too) const {
-    for (const auto& [id, members] : members_) {
-      if (uncertain(id)) continue;
-      for (const auto& [sequence, variants] : made(members)) {
-        if (variants.size() < 2 || (!in_size_too && only_sizes_differ(variants))) continue;
-        if (!verdict.certain) verdict.cause = "mismatch";
-        return say_calls(verdict, "before, the ranks have made different calls", id, sequence, variants);
-      }
+    for (const auto& [call, variants] : different_calls()) {
+      if (!in_size_too && only_sizes_differ(variants)) continue;
+      if (!verdict.certain) verdict.cause = "mismatch";
+      return say_calls(verdict, "before, the ranks have made different calls", call.first, call.second, variants);
     }
   }
 
