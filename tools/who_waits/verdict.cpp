@@ -346,10 +346,15 @@ class Explanation {
                     return takes(other, call.communicator, one, tag == any ? other.tag : tag);
                   });
     if (sent > received) return {};
+    const auto is_waited_for = [&](const Call& other) {
+      return other.sequence && std::ranges::any_of(rank.waits, [&](const Wait& wait) {
+               return std::ranges::count(wait.requests, other.sequence, &Call::sequence);
+             });
+    };
     for (const Call& other : rank.outstanding)
-      if (sent > 0 && from >= 0 && receives(other) && (call.sequence == 0 || other.sequence < call.sequence) &&
-          other.communicator == call.communicator && (other.from() == from || other.from() == any) &&
-          (other.tag == tag || other.tag == any || tag == any))
+      if (sent > 0 && from >= 0 && receives(other) && !is_waited_for(other) &&
+          (call.sequence == 0 || other.sequence < call.sequence) && other.communicator == call.communicator &&
+          (other.from() == from || other.from() == any) && (other.tag == tag || other.tag == any || tag == any))
         return Needs{
             {need_of(senders, "rank {} has sent such a message, rank {} took it with its {}, and waits for another one",
                      from, rank.rank, describe(other))}};

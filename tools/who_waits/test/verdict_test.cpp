@@ -97,6 +97,9 @@ TEST(WhoWaits, ARankIsNotStuckIfItsMessageMayStillCome) {
   two.outstanding.push_back(receive(1, 7));
   two.outstanding[0].sequence = 1;
   EXPECT_FALSE(moves({two, sent}));
+  EXPECT_SAYS(explain({two, sent}).lines.at(1), "rank 0 took it with its MPI_Recv from rank 1");
+  two.waits[0].requests = {two.outstanding[0], std::exchange(two.waits[0].call, {.kind = Kind::MPI_Waitall})};
+  EXPECT_SAYS(explain({two, sent}).lines.at(1), "rank 1 does not send to 0: ");  // it waits for both
 }
 
 TEST(WhoWaits, MainThreadsThatWaitForEachOtherAreFoundWhileOtherThreadsGoOn) {
