@@ -118,7 +118,7 @@ OWN += [(f"* 20*halves; {'*' if i % 10 == 9 else 'L'} {WORK[i % 7]}; {MEETINGS[i
          r"rank \d" if i % 10 == 9 else rf"rank {i % 4} \(") for i in range(40)]
 OWN_MPICH = [(program, 4, "", cause, says) for program, cause, says in [
     ("0 gather_large 0; !0 gather 0; * all_reduce; 0 sleep 4; * broadcast 0", "", "rank 0 is not in MPI_Bcast"),
-    ("* persistent_barriers 1; * barrier", "deadlock", "rank 1 is not in MPI_Barrier_init: rank 1 is in MPI_Barrier"),
+    ("* persistent_barriers 1; * barrier", "deadlock", "rank 1 is not in MPI_Barrier_init, call 5 of .*: rank 1 is in MPI_Barrier, call 5 of"),
     ("* session", "deadlock", "0 waits for 1, 1 waits for 0"),
 ]] + [row for row in OWN if any(word in row[0] for word in ("alltoallw", "neighbours", "group", "join_halves", "_thread", "match_only", "_receive", "finalize"))]
 PYTHONS = ["/usr/bin/python3", os.environ.get("MULTINODE_MPI4PY", os.path.expanduser("~/.cache/multinode/mpi4py")) + "/bin/python"]
