@@ -47,7 +47,7 @@ std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
   for (const auto& sample : samples) {
     const MetricKey key{sample.metric, sample.band_bytes, sample.node};
     launches[key][sample.launch].push_back(sample.value);
-    series[key] = {sample.check, sample.unit, sample.better, {}};
+    series[key] = {sample.check, sample.unit, sample.better, {}, std::max(series[key].other_work, sample.other_work)};
   }
   for (auto& [key, of] : launches)
     for (auto& [launch, values] : of) series[key].values.push_back(median(std::move(values)));
@@ -121,6 +121,17 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   for (const double one : comparison.again_b)
     worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
   comparison.verdict = worse ? "worse" : sees_too_little(comparison, required) ? "no evidence" : "flaky";
+}
+
+bool explained_by_other_work(double loss, double a, double b) {
+  constexpr double power = 10, nearly_all = 0.99;
+  return a >= 0 && b >= 0 && loss <= power * std::log((1 - std::min(a, nearly_all)) / (1 - std::min(b, nearly_all)));
+}
+
+bool explained_by_other_work(const Comparison& comparison) {
+  const auto [a, b] = values_of(comparison);
+  const bool all_ran = b.size() >= fresh_launches || comparison.again_b.empty();
+  return all_ran && explained_by_other_work(step(comparison.better, a, b), comparison.other_a, comparison.other_b);
 }
 
 double as_share(double logarithm, const std::string& better) {
