@@ -329,7 +329,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   };
   // What other work explains is no finding.
   const auto explain = [&](double loss, const std::string& what, const std::string& node, double least) {
-    if (!explained_by_other_work(loss, least, taken(node))) return false;
+    constexpr double highest_power = 10;  // programs that wait for each other lose far more than the CPU's share
+    if (!explained_by_other_work(loss, least, taken(node), highest_power)) return false;
     judged.reason = what + fmt::format("; other work took {:.0f} % of the CPU time", 100 * taken(node));
     return judged.busy = true;
   };

@@ -315,17 +315,17 @@ class Comparing {
         result.findings = {{"speed", result.check + ": " + explain(comparison), comparison.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
-        if ((found == "suspect" || !is_evidence(comparison)) && explained_by_other_work(comparison))
+        const bool much = !is_evidence(comparison) && worse_than_all(comparison) > required();
+        if ((found == "suspect" || much) && explained_by_other_work(comparison))
           result.reason += fmt::format(
               "; not judged: B ran beside other work that took {:.0f} % of the CPU time, and A {:.0f} %: run B again "
-              "on "
-              "a quiet node",
+              "on a quiet node",
               100 * comparison.other_b, 100 * comparison.other_a);
         else if (found == "suspect")
           result.reason += options_.again_b.empty() ? "; say with --again-b how to measure it again in B"
                                                     : "; fresh launches did not run it: compare again on quiet nodes";
         if (!is_evidence(comparison)) {
-          const bool much = worse_than_all(comparison) > required(), nothing_sees = !seeing.contains(check);
+          const bool nothing_sees = !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
           if (nothing_sees)
             result.reason +=
