@@ -140,7 +140,7 @@ Findings look(World& world, const Options& options) {
       all.back().blame(e.what());
     }
   }
-  if (world.local_size() == 1)
+  if (options.only.empty() && world.local_size() == 1)
     all.push_back({"other_work", other_work_since(started), "", "", true, "by other processes"});
   return all;
 }
