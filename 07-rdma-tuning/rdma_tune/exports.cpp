@@ -92,19 +92,24 @@ std::vector<Export> socket_exports(const System& system, const Choice& choice) {
 
 std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version) {
   if (!choice.has_rdma()) return system.may_have_rdma() ? std::vector<Export>{} : variables_for_sockets(system, choice);
+  const auto& pkey = choice.wanted.site.pkey;
+  const auto index_of = [&](const PortChoice& port) {  // of its GID or of its P_Key
+    return pkey && port.is_infiniband() ? port.pkey_index(*pkey) : port.chosen;
+  };
   std::map<int, int> count;
   for (const PortChoice& port : choice.ports)
-    if (port.usable) ++count[port.chosen];
-  const bool has_rule = version >= NcclVersion{2, 21, 0};  // else it takes one index for all: that of most ports
+    if (port.usable) ++count[index_of(port)];
   const int most = std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
+  const bool by_pkey = pkey && std::ranges::find(choice.ports, true, &PortChoice::usable)->is_infiniband();
+  const bool has_rule = !by_pkey && version >= NcclVersion{2, 21, 0};  // else it takes one index for all, as here
   std::vector<const PortChoice*> ports;
   std::string left_out;
   bool may_use_others = false;  // NCCL may use a port whose state sysfs does not show
   for (const PortChoice& port : choice.ports) {
-    const bool is_used = port.usable && (has_rule || port.chosen == most);
+    const bool is_used = port.usable && (has_rule || index_of(port) == most);
     if (is_used) ports.push_back(&port);
     may_use_others |= !is_used && (port.port->is_active() || port.port->state.empty());
-    if (port.usable && !is_used) left_out += " " + port.device->name;
+    if (port.usable && !is_used) left_out += " " + port.name();
   }
 
   const bool roce = ports.front()->chosen >= 0;
@@ -116,7 +121,9 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   std::vector<Export> all;
   if (may_use_others)
     all.push_back({"NCCL_IB_HCA", "=" + names,
-                   left_out.empty() ? "" : "without" + left_out + ": NCCL before 2.21 takes one index for all"});
+                   left_out.empty() ? ""
+                                    : "without" + left_out + ": NCCL" + (by_pkey ? "" : " before 2.21") +
+                                          " takes one index for all"});
   const std::string index = roce && (count.size() == 1 || !has_rule) ? std::to_string(most) : "";
   const auto& subnet = choice.wanted.subnet;
   if (!index.empty()) {
@@ -129,12 +136,8 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   if (subnet) add_interface(system, choice, all);
   all.push_back({"UCX_NET_DEVICES", names});  // no TCP in this list: UCX fails instead of using TCP
   if (!index.empty()) all.push_back({"UCX_IB_GID_INDEX", index});
-  if (const auto& pkey = choice.wanted.site.pkey; pkey && !roce) {
-    const int at = ports.front()->pkey_index(*pkey);
-    const bool is_shared =
-        std::ranges::all_of(ports, [&](const PortChoice* port) { return port->pkey_index(*pkey) == at; });
-    all.push_back({"NCCL_IB_PKEY", std::to_string(at),
-                   is_shared ? "" : "another index on other ports, and NCCL takes one for all: see --device"});
+  if (by_pkey) {
+    all.push_back({"NCCL_IB_PKEY", std::to_string(most)});
     all.push_back({"UCX_IB_PKEY", fmt::format("{:#x}", *pkey & 0x7fff)});
   }
   if (soft) all.push_back({"UCX_UD_VERBS_ETH_DGID_CHECK", "n"});

@@ -1,10 +1,14 @@
 #include "system.hpp"
 
+#include "choice.hpp"
+
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+
+#include <nlohmann/json.hpp>
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -79,6 +83,33 @@ std::string pci_of(const fs::path& path) {
 // All eight groups of four digits, as sysfs writes it.
 bool parse_gid(std::string_view text, std::array<std::uint8_t, 16>& address) {
   return text.size() == 39 && inet_pton(AF_INET6, std::string(text).c_str(), address.data()) == 1;
+}
+
+// What iproute2 answers, which pods may lack.
+nlohmann::json asked_of_ip(const std::string& words) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(("ip -j -4 " + words + " 2>/dev/null").c_str(), "re"), pclose);
+  const auto all = pipe ? nlohmann::json::parse(pipe.get(), nullptr, false) : nlohmann::json();
+  return all.is_array() ? all : nlohmann::json::array();
+}
+
+// IPv4 routes of the tables to which rules send what comes from an interface's address; /proc has the main table alone.
+void add_policy_routes(System& system) {
+  const auto rules = asked_of_ip("rule");
+  for (const auto& route : asked_of_ip("route show table all"))
+    for (NetDevice& net : system.net_devices) {
+      const auto takes = [&](const nlohmann::json& rule) {
+        const std::string from = rule.value("src", "all"), bits = std::to_string(rule.value("srclen", 32));
+        return from != "all" && rule.value("table", "") == route.value("table", "") &&
+               std::ranges::any_of(net.addresses, [&](const std::string& address) {
+                 return Subnet::parse(from + "/" + bits).contains(Subnet::parse(address).address);
+               });
+      };
+      if (route.value("dev", "") != net.name || route.contains("type") || std::ranges::none_of(rules, takes)) continue;
+      const std::string to = route.value("dst", "");
+      // A default route of a card's own is evidence, unlike that of the main table.
+      for (const auto& part : to == "default" ? std::vector<std::string>{"0.0.0.0/1", "128.0.0.0/1"} : std::vector{to})
+        net.routes.push_back(part);
+    }
 }
 
 class Reader {
@@ -395,6 +426,7 @@ System read_system(const fs::path& root) {
     const auto addresses = multinode::addresses_by_interface();
     for (NetDevice& net : system.net_devices)
       if (const auto found = addresses.find(net.name); found != addresses.end()) net.addresses = found->second;
+    add_policy_routes(system);
   }
   return system;
 }

@@ -98,7 +98,9 @@ json to_json(const System& system, const Choice& choice) {
              {"gid_index", port.chosen}};
     if (port.usable && port.is_infiniband()) {
       row["subnet_prefix"] = port.network;
-      if (!port.port->pkeys.empty()) row["pkeys"] = multinode::join(port.port->pkeys | std::views::values, " ");
+      if (!port.port->pkeys.empty())
+        row["pkeys"] = multinode::join(
+            port.port->pkeys, " ", [](const auto& entry) { return std::to_string(entry.first) + ":" + entry.second; });
     } else if (const Gid* const gid = port.gid(); gid && port.usable) {
       row.update({{"gid", gid->text()}, {"net_device", gid->net_device}, {"network", port.network}});
       const NetDevice* const net = system.find_net_device(gid->net_device);

@@ -22,7 +22,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice,
 //                mtu: of RDMA, in bytes, or null, usable, reason: why not, gid_index: -1: none, gid: its address,
 //                net_device: of that GID, network: "192.168.77.0/24", assumed: true where sysfs lacks the prefix,
 //                routes: the networks to which that interface leads; of InfiniBand subnet_prefix: "fe80::/64", pkeys:
-//                "0xffff"}]
+//                "0:0xffff 1:0x8012"}]
 //   site       the rules of the site file, if there is one: "use 10.1.0.0/16, leave mlx5_1"
 //   warnings, problems  [line]
 nlohmann::json to_json(const System& system, const Choice& choice);

@@ -1,11 +1,14 @@
 #include "rdma_tune/choice.hpp"
 #include "rdma_tune/exports.hpp"
 #include "rdma_tune/options.hpp"
+#include "rdma_tune/table.hpp"
 
 #include "tree.hpp"
 
 #include <multinode/base/check.hpp>
 #include <test/support/program_test.hpp>
+
+#include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 
@@ -300,6 +303,15 @@ TEST(Choice, OfOtherFabrics) {
   expect("infiniband", pkeys, "mlx5_1: P_Key 0x8012 of the site file is not in its table\n",
          "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 NCCL_IB_PKEY=1 UCX_IB_PKEY=0x12", "mlx5_0 used mlx5_1 used ",
          {.site = {.pkey = 0x8012}});
+  // A card's second port has it at another index, and NCCL takes one index for all ports.
+  const std::string second = "F 444 /sys/class/infiniband/mlx5_0/ports/2/",
+                    two = pkeys + "\n" + second + "link_layer = InfiniBand\n" + second + "state = 4: ACTIVE\n" +
+                          second + "pkeys/2 = 0x8012";
+  const Chosen chosen("infiniband", {.site = {.pkey = 0x8012}}, two);
+  EXPECT_EQ(chosen.exports(), "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 NCCL_IB_PKEY=1 UCX_IB_PKEY=0x12");
+  EXPECT_SAYS(exports(chosen.system, chosen.choice, {}).at(0).remark,
+              "without mlx5_0 port 2: NCCL takes one index for all");
+  EXPECT_EQ(to_json(chosen.system, chosen.choice)["ports"][1]["pkeys"], "2:0x8012");
   expect("no-device", hsn, "", "NCCL_SOCKET_IFNAME==hsn0,hsn3 UCX_NET_DEVICES=hsn0,hsn3", "");
 }
 

@@ -92,6 +92,24 @@ TEST(RdmaTune, TheSiteFileInAUserNamespace) {
     EXPECT_SAYS(inside(words).err, "another user can write to it");
 }
 
+// As in fabrics that route each card by a table of its own.
+TEST(RdmaTune, PolicyRoutesLeadToOtherNetworks) {
+  const Tree tree = Tree::load("two-indices");
+  const auto with = [&](const std::string& routes) {
+    return run({"unshare", "--map-root-user", "--net", "--mount", "sh", "-ec",
+                "ip link add rail0 type veth peer name rail1; for r in 0 1; do ip addr add 10.1.$r.5/24 dev rail$r; "
+                "ip link set rail$r up; " +
+                    routes + "; done; mount --bind $0 /sys; exec $1",
+                tree.sys(), PATH_rdma_tune});
+  };
+  const std::string by_default = "ip route add default via 10.1.$r.1 dev rail$r table 10$r",
+                    rule = "; ip rule add from 10.1.$r.0/24 lookup 10$r", apart = "warning: 2 networks fit";
+  if (with(by_default).status != 0) GTEST_SKIP() << "no network namespaces, veth or iproute2 here";
+  EXPECT_SAYS(with(by_default).out, apart);
+  EXPECT_SAYS(with("ip route add 10.9.0.0/16 dev rail$r table 10$r" + rule).out, apart);
+  EXPECT_PRED_FORMAT2(testing::IsNotSubstring, apart, with(by_default + rule).out);
+}
+
 // NVLink between nodes is a path that no card counts.
 TEST(RdmaTune, NamesNvlinkBetweenNodes) {
   const Tree tray("include infiniband\nF 444 /dev/nvidia-caps-imex-channels/channel0 = x");
@@ -99,7 +117,8 @@ TEST(RdmaTune, NamesNvlinkBetweenNodes) {
   const Result verify =
       run({PATH_rdma_tune, "verify", "--baseline", "0", "--sysfs", tray.sys().string(), "--", "true"});
   EXPECT_SAYS(verify.err, "note: NVLink reaches other nodes too");
-  EXPECT_EQ(tune(Tree::load("infiniband")).out.find("NVLink"), std::string::npos);
+  for (const char* none : {"", "D /dev/nvidia-caps-imex-channels", "F 444 /dev/nvidia-caps/nvidia-cap1 = x"})
+    EXPECT_EQ(tune(Tree(std::string("include infiniband\n") + none)).out.find("NVLink"), std::string::npos) << none;
 }
 
 TEST(RdmaTune, UnreadableFilesAreNamedAndTheRestIsThere) {

@@ -266,8 +266,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     double time, fastest, waited = 0;  // waited: of `time`, for a CPU
     double working() const { return time - waited; }
   };
-  std::map<std::string, std::vector<Slowness>> slowness;                      // by what
-  std::map<std::string, std::map<std::string, std::set<std::string>>> equal;  // what, value, hosts
+  std::map<std::string, std::vector<Slowness>> slowness;                                   // by what
+  std::map<std::string, std::map<std::string, std::set<std::string>>> equal;               // what, value, hosts
+  std::map<std::string, double> other_work;                                                // by host
+  if (cluster.launcher != "srun") other_work[cluster.nodes.front()] = outcome.other_work;  // srun's are no children
   std::istringstream lines(text_in(json_path, judged.findings));
   for (std::string line; std::getline(lines, line);) {
     const json object = json::parse(line, nullptr, false);
@@ -300,6 +302,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
       const std::string what = object.at("what"), host = object.at("host");
       const json& value = object.at("value");
+      if (what == "other_work") {
+        other_work[host] = value;
+        continue;
+      }
       if (object.at("better") != "more" && object.at("better") != "less") {
         const std::string text = as_text(value);
         equal[what][text].insert(host);
@@ -317,10 +323,24 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (auto sample = sample_of(check.measures, object)) judged.samples.push_back(*std::move(sample));
   }
   if (check.measures.contains("pattern")) judged.samples = samples_in(check.measures, output);
+  for (const auto& [ignored, share] : other_work) judged.other_work = std::max(judged.other_work, share);
+  const auto taken = [&](const std::string& host) {
+    return other_work.contains(host) ? other_work.at(host) : judged.other_work;
+  };
+  // What other work explains is no finding.
+  const auto explain = [&](double loss, const std::string& what, const std::string& node, double least) {
+    constexpr double highest_power = 10;  // programs that wait for each other lose far more than the CPU's share
+    if (!explained_by_other_work(loss, least, taken(node), highest_power)) return false;
+    judged.reason = what + fmt::format("; other work took {:.0f} % of the CPU time", 100 * taken(node));
+    return judged.busy = true;
+  };
   for (auto& sample : judged.samples) {
     sample.check = check.name;
+    sample.other_work = taken(sample.node);
     for (const auto& threshold : check.thresholds)
-      if (const auto why = beyond(threshold, sample, cluster); !why.empty()) find("threshold", why, sample.node);
+      if (const auto why = beyond(threshold, sample, cluster);
+          !why.empty() && !explain(std::abs(std::log(sample.value / threshold.value)), why, sample.node, 0))
+        find("threshold", why, sample.node);
   }
   const std::string name = check.program.substr(check.program.rfind('/') + 1);
   const bool by_launcher = asked.processes > 0, spoke = told_who || output.starts_with(name + ": ") ||
@@ -368,10 +388,12 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
             one.rank, one.host, 100 * one.waited / one.time, one.host);
         continue;
       }
-      find("slow rank",
-           fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host,
-                       one.time / of_others(&Slowness::time), what),
-           one.host);
+      const double factor = one.time / of_others(&Slowness::time);
+      const auto why =
+          fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host, factor, what);
+      double least = 1;
+      for (const auto& other : of) least = std::min(least, taken(other.host));
+      if (!explain(std::log(factor), why, one.host, least)) find("slow rank", why, one.host);
     }
   }
   for (const auto& [what, values] : equal) {

@@ -106,6 +106,7 @@ struct Judged {
   bool busy = false;              // other work kept a node from it: neither right nor wrong
   std::set<std::string> hosts{};  // that took part, by their own names
   std::string reason;             // why it is absent or busy
+  double other_work = -1;         // as in CheckResult
 };
 // Judges what a run of `check` left: its outcome, its output and its JSON lines.
 Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,

@@ -230,9 +230,11 @@ class Comparing {
   void compare_metrics() {
     const auto in_b = metrics_of(b_.samples);
     std::map<MetricKey, Measured> last_of_a;
+    std::map<MetricKey, std::vector<double>> other_work;
     for (const auto& session : sessions_)
       for (const auto& [key, measured] : metrics_of(session.samples)) {
         in_a_[key].push_back(measured.values);
+        other_work[key].push_back(measured.other_work);
         last_of_a[key] = measured;
       }
     for (const auto& [key, of_a] : last_of_a) {
@@ -247,6 +249,8 @@ class Comparing {
         throw UsageError(name_of(key) + " has the unit and direction " + unit(of_a) + " in A, and " +
                          unit(of_b->second) + " in B: they cannot be compared");
       compared_.push_back(compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required()));
+      compared_.back().other_a = median(other_work.at(key));
+      compared_.back().other_b = of_b->second.other_work;
     }
   }
 
@@ -280,10 +284,12 @@ class Comparing {
     auto fresh_a = fresh_values(of_a, b_.head, not_run), fresh_b = fresh_values(of_b, b_.head, not_run);
     for (auto& one : compared_) {
       if (one.verdict != "worse") continue;
-      if (not_run.contains(one.check))
+      const auto &again_a = fresh_a[key_of(one)], &again_b = fresh_b[key_of(one)];
+      if (in_turn()) one.other_a = again_a.other_work;
+      one.other_b = again_b.other_work;
+      if (!not_run.contains(one.check)) confirm(one, again_a.values, again_b.values, required());
+      if (not_run.contains(one.check) || (one.verdict == "worse" && explained_by_other_work(one)))
         one.verdict = "suspect";
-      else
-        confirm(one, fresh_a[key_of(one)].values, fresh_b[key_of(one)].values, required());
     }
   }
 
@@ -309,11 +315,17 @@ class Comparing {
         result.findings = {{"speed", result.check + ": " + explain(comparison), comparison.node}};
       } else {
         result.reason = found + ": " + explain(comparison);
-        if (found == "suspect")
+        const bool much = !is_evidence(comparison) && worse_than_all(comparison) > required();
+        if ((found == "suspect" || much) && explained_by_other_work(comparison))
+          result.reason += fmt::format(
+              "; not judged: B ran beside other work that took {:.0f} % of the CPU time, and A {:.0f} %: run B again "
+              "on a quiet node",
+              100 * comparison.other_b, 100 * comparison.other_a);
+        else if (found == "suspect")
           result.reason += options_.again_b.empty() ? "; say with --again-b how to measure it again in B"
                                                     : "; fresh launches did not run it: compare again on quiet nodes";
         if (!is_evidence(comparison)) {
-          const bool much = worse_than_all(comparison) > required(), nothing_sees = !seeing.contains(check);
+          const bool nothing_sees = !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
           if (nothing_sees)
             result.reason +=

@@ -157,12 +157,13 @@ std::optional<Outcome> Processes::wait(milliseconds at_most) {
       continue;
     }
     kill(keeper_, SIGKILL);  // it hangs itself; its pipe closes
-    return outcome_ = Outcome{128 + SIGKILL, true, 0, 1, Clock::now() - started_};
+    return outcome_ = Outcome{128 + SIGKILL, true, 0, 1, -1, Clock::now() - started_};
   }
   Outcome outcome;
   if (read(result_.get(), &outcome, sizeof outcome) != sizeof outcome) outcome = {.exit_status = 128 + SIGKILL};
   waitpid(keeper_, nullptr, 0);
   outcome.seconds = Clock::now() - started_;
+  outcome.other_work = node_check::other_work_since(at_start_);
   return outcome_ = outcome;
 }
 

@@ -1,6 +1,8 @@
 // process.hpp: commands that leave nothing behind.
 #pragma once
 
+#include "node_check/findings.hpp"
+
 #include <multinode/base/deadline.hpp>
 #include <multinode/base/descriptor.hpp>
 
@@ -26,6 +28,7 @@ struct Outcome {
   bool timed_out = false;  // the deadline ended it
   int left_over = 0;       // processes that outlived the command, and were killed
   int stuck = 0;           // processes that SIGKILL did not end: they wait in the kernel (state D)
+  double other_work = -1;  // on this machine meanwhile: node_check::other_work_since()
   std::chrono::duration<double> seconds{0};
 };
 
@@ -67,6 +70,7 @@ class Processes {
   multinode::Descriptor result_;  // the pipe's end from which the outcome is read
   std::chrono::steady_clock::time_point started_;
   multinode::Deadline latest_;
+  node_check::Ticks at_start_ = node_check::ticks();
   std::optional<Outcome> outcome_;
 };
 

@@ -299,6 +299,7 @@ class Page {
       Cell status = marked(name_of(worst->status));
       status.note = fmt::format("{:.1f} s", seconds) +
                     (launches.size() > 1 ? fmt::format(", {} launches", launches.size()) : "") +
+                    (worst->other_work < 0.05 ? "" : fmt::format(", other work {:.0f} %", 100 * worst->other_work)) +
                     (worst->reason.empty() ? "" : ": " + shortened(worst->reason));
       Curves curves;
       Cell found{measured_by(metrics[check.check], curves)};

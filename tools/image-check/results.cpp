@@ -44,8 +44,8 @@ void from_json(const nlohmann::json& json, Action& action) { action = one_of<Act
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, detector, text, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, check, title, status, action, seconds, launch, nodes, command, findings,
-                                   reason, log)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sample, check, metric, band_bytes, unit, better, value, launch, node)
+                                   reason, log, other_work)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sample, check, metric, band_bytes, unit, better, value, launch, node, other_work)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
@@ -226,9 +226,9 @@ Results read_results(const std::filesystem::path& folder) {
       if (kind == "head")
         results.head = checked(value.get<Head>());
       else if (kind == "check")
-        results.checks.push_back(value.get<CheckResult>());
+        results.checks.push_back(with_defaults<CheckResult>(value));
       else if (kind == "sample")
-        results.samples.push_back(checked(value.get<Sample>()));
+        results.samples.push_back(checked(with_defaults<Sample>(value)));
       else if (kind == "fact")
         results.facts.push_back(value.get<Fact>());
       else if (kind == "difference")

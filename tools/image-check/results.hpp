@@ -61,6 +61,7 @@ struct CheckResult {
   std::vector<Finding> findings{};   // why it is no pass
   std::string reason{};              // of skip and not_run
   std::string log{};                 // file of its output, beside results.jsonl
+  double other_work = -1;            // share of the CPU time that other processes took; -1: unknown
 };
 
 // One measured value. Its name, band and node together say what was measured.
@@ -73,6 +74,7 @@ struct Sample {
   double value = 0;
   int launch = 0;      // values of one launch share its luck
   std::string node{};  // host, "A - B" for a pair of hosts, or "": of all together
+  double other_work = -1;
 };
 
 // What a node has, and has to keep: devices, limits, sizes.
@@ -106,7 +108,8 @@ struct Comparison {
   // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", suspect (not measured again)
   std::string verdict;
   double visible = 0;   // a smaller loss may not be found, as a logarithm
-  std::string check{};  // that measured it; not in results.jsonl
+  std::string check{};  // that measured it; not in results.jsonl, nor is other work while A and B were measured
+  double other_a = -1, other_b = -1;
 };
 
 // With what, where and how.

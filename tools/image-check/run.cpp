@@ -29,8 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 using multinode::UsageError;
 
-constexpr double busy_from = 4;  // Cluster::busy
-constexpr double grace = 6;      // seconds to end what does not end, and to write reports
+constexpr double grace = 6;  // seconds to end what does not end, and to write reports
 
 std::string file_name(std::string name, int launch, int attempt) {
   std::erase(name, ',');
@@ -223,10 +222,12 @@ class Run {
     }
     if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
       throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
+    if (!options_.retry) outcome->other_work = -1;  // what a self-test plants is not excused
     attempt.judged = judge(check, cluster_, *outcome, log, json);
-    if (const auto busy = outcome->timed_out ? measure_busy(cluster_.processes_per_node) : 1; busy >= busy_from)
+    result.other_work = attempt.judged.other_work;
+    if (outcome->timed_out && result.other_work > 0.5)
       attempt.judged.findings.front().text +=
-          fmt::format("\nThis node is busy: others' work makes it {:.0f} times slower", busy);
+          fmt::format("; other work took {:.0f} % of the CPU time", 100 * result.other_work);
     auto& hosts = attempt.judged.hosts;
     if (check.where != Where::first_process && !hosts.empty()) {
       if (hosts_.empty()) hosts_ = hosts;

@@ -43,11 +43,13 @@ std::string name_of(const MetricKey& key) {
 
 std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
   std::map<MetricKey, std::map<int, std::vector<double>>> launches;
+  std::map<MetricKey, std::vector<double>> other_work;
   std::map<MetricKey, Measured> series;
   for (const auto& sample : samples) {
     const MetricKey key{sample.metric, sample.band_bytes, sample.node};
     launches[key][sample.launch].push_back(sample.value);
-    series[key] = {sample.check, sample.unit, sample.better, {}};
+    other_work[key].push_back(sample.other_work);
+    series[key] = {sample.check, sample.unit, sample.better, {}, median(other_work[key])};
   }
   for (auto& [key, of] : launches)
     for (auto& [launch, values] : of) series[key].values.push_back(median(std::move(values)));
@@ -121,6 +123,20 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   for (const double one : comparison.again_b)
     worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
   comparison.verdict = worse ? "worse" : sees_too_little(comparison, required) ? "no evidence" : "flaky";
+}
+
+bool explained_by_other_work(double loss, double a, double b, double power) {
+  constexpr double nearly_all = 0.99;
+  return a >= 0 && b >= 0 && loss <= power * std::log((1 - std::min(a, nearly_all)) / (1 - std::min(b, nearly_all)));
+}
+
+bool explained_by_other_work(const Comparison& comparison) {
+  constexpr double measured_power = 2;
+  const auto [a, b] = values_of(comparison);
+  const bool all_ran = b.size() >= fresh_launches || comparison.again_b.empty();
+  return all_ran && comparison.other_b > comparison.other_a &&
+         explained_by_other_work(step(comparison.better, a, b) - comparison.limit, comparison.other_a,
+                                 comparison.other_b, measured_power);
 }
 
 double as_share(double logarithm, const std::string& better) {

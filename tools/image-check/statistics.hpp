@@ -26,6 +26,7 @@ std::string name_of(const MetricKey& key);  // "all_reduce bus bandwidth, mpi, 1
 struct Measured {
   std::string check, unit, better;
   std::vector<double> values;  // one a launch: the median of that launch's samples
+  double other_work = -1;      // the median of all samples
 };
 std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples);
 
@@ -62,6 +63,12 @@ bool is_evidence(const Comparison& comparison);
 // values: it failed or did not end. Else it was flaky, or there is no evidence.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b,
              double required = required_loss);
+
+// True if other processes explain a loss (a logarithm): they took the share `b` of the CPU time, and `a` without the
+// loss; -1: unknown. The loss grows with the power of the share that they left (measurements.md).
+bool explained_by_other_work(double loss, double a, double b, double power);
+// The same of a loss beyond the limit, which is that of equally busy nodes.
+bool explained_by_other_work(const Comparison& comparison);
 
 // The values of A and B that the verdict is about: those of the fresh launches, if there are any.
 std::pair<std::vector<double>, std::vector<double>> values_of(const Comparison& comparison);

@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/statvfs.h>
+#include <sys/times.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,6 +187,22 @@ void unbind() {
   CPU_ZERO(&all);
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &all);
   multinode::check_errno(sched_setaffinity(0, sizeof all, &all), "sched_setaffinity");
+}
+
+Ticks ticks() {
+  tms own{};
+  times(&own);
+  std::istringstream words(multinode::read_text("/proc/stat").value_or("cpu").substr(3));  // "cpu  1 2 3 ..."
+  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0, stolen = 0;
+  words >> user >> nice >> system >> idle >> waiting >> interrupts >> soft >> stolen;
+  const double busy = user + nice + system + stolen;
+  return {static_cast<double>(own.tms_utime + own.tms_stime + own.tms_cutime + own.tms_cstime), busy,
+          busy + idle + waiting};
+}
+
+double other_work_since(const Ticks& then) {
+  const auto [own, busy, all] = ticks();
+  return all <= then.all ? -1 : std::clamp((busy - then.busy - (own - then.own)) / (all - then.all), 0.0, 1.0);
 }
 
 std::filesystem::path temporary_folder() {

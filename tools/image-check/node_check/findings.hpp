@@ -36,6 +36,15 @@ inline Finding absent(std::string what, std::string why) {
 // As a line of results: what rank `rank` found on `host`.
 nlohmann::json line_of(const Finding& finding, const std::string& host, int rank);
 
+// The CPU time so far, of this process and the children that it waited for, and of this machine, without and with idle
+// time.
+struct Ticks {
+  double own, busy, all;
+};
+Ticks ticks();
+// What share of this machine's time other processes took since then; -1: the kernel does not count.
+double other_work_since(const Ticks& then);
+
 // Undoes what a launcher bound this process to: the node is looked at, not a rank's part of it. What a cpuset withholds
 // stays withheld.
 void unbind();

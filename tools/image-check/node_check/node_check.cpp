@@ -117,6 +117,7 @@ const std::vector<Look>& looks() {
 
 Findings look(World& world, const Options& options) {
   Findings all;
+  const Ticks started = ticks();
   for (const Look& one : looks()) {
     const bool chosen = options.only.empty() ? one.name != std::string("programs")
                                              : std::ranges::find(options.only, one.name) != options.only.end();
@@ -139,6 +140,8 @@ Findings look(World& world, const Options& options) {
       all.back().blame(e.what());
     }
   }
+  if (options.only.empty() && world.local_size() == 1)
+    all.push_back({"other_work", other_work_since(started), "", "", true, "by other processes"});
   return all;
 }
 

@@ -244,6 +244,26 @@ TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
   EXPECT_TRUE(!wrong.busy && wrong.findings.size() == 1);
 }
 
+// Neither a small rate nor a node that is slower than others is a fault where other work explains it.
+TEST_F(Judge, WhatOtherWorkExplainsIsNotJudged) {
+  auto check = named("node");
+  const auto with = [&](double least, const std::string& taken, const std::string& rate = "3") {
+    check.thresholds = {{"node10", "memory_bandwidth", least, true}};
+    return judge_run(
+        check, ended(0), "",
+        node_row("node1", "memory_bandwidth", "10", "more", 0) + node_row("node1", "other_work", "0.1", "", 0) +
+            node_row("node10", "memory_bandwidth", rate, "more", 2) + node_row("node10", "other_work", taken, "", 2));
+  };
+  const auto busy = with(5, "0.6");
+  EXPECT_TRUE(busy.busy && busy.findings.empty());
+  EXPECT_SAYS(busy.reason, "other work took 60 % of the CPU time");
+  EXPECT_EQ(busy.samples.at(1).other_work, 0.6);
+  EXPECT_EQ(with(5, "0.01").findings.size(), 2U);
+  EXPECT_EQ(with(5, "0.6", "0.0003").findings.size(), 2U);  // slower than other work makes it
+  EXPECT_TRUE(with(1, "0.6").busy);                         // slower than the other nodes
+  EXPECT_EQ(with(1, "0.1").findings.size(), 1U);
+}
+
 TEST(Launching, GivesTheLauncherItsOptions) {
   const auto words = [](const std::string& launcher) {
     Cluster cluster{.launcher = "", .nodes = {"a", "b"}, .local = false, .examples = "/examples"};

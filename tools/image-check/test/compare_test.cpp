@@ -224,6 +224,28 @@ TEST_F(CompareResults, WhatABusyNodeDoesNotRunDecidesNothing) {
   EXPECT_EQ(compared_again("cp -r '" + left_out + "/.' $2").summary.exit_status, 3);
 }
 
+// A loss is no fault of B if B's node was busier than those of A were.
+TEST_F(CompareResults, ABusierNodeIsNotAccused) {
+  const auto with = [&](const std::string& name, double bandwidth, double taken) {
+    return session(name, {"n"}, {}, {{"node", "memory_bandwidth", -1, "", "more", bandwidth, 0, "n", taken}});
+  };
+  const auto status_of = [&](double bandwidth, double taken, double again) {
+    auto options = options_of(folder_ / "a", with("b", bandwidth, taken));
+    options.again_b = program("again-b", "cp -r '" + with("again", bandwidth, again) + "/.' $2");
+    std::ostringstream out;
+    const auto status = verdict_of(options, out).summary.exit_status;
+    EXPECT_EQ(status == 3, out.str().find("not judged: B ran beside other work that took 60 % of the CPU time, and A "
+                                          "20 %: run B again on a quiet node") != std::string::npos);
+    return status;
+  };
+  for (const char* name : {"a/1", "a/2", "a/3"}) with(name, 10, 0.2);
+  EXPECT_EQ(status_of(5, 0.6, 0.6), 3);
+  EXPECT_EQ(status_of(5, 0.6, 0.2), 1);  // the fresh launches ran as quietly as A
+  EXPECT_EQ(status_of(2, 0.6, 0.6), 1);  // more than other work explains
+  EXPECT_EQ(status_of(5, -1, -1), 1);    // results of an older image-check
+  EXPECT_EQ(status_of(10, 0.6, 0.6), 0);
+}
+
 // 26 metrics that see nothing have one reason.
 TEST_F(CompareResults, OneReasonIsSaidOnce) {
   std::ostringstream out;

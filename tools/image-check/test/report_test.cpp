@@ -197,13 +197,15 @@ TEST(Page, NeedsNothingElse) {
 TEST(Page, GivesMediansRangesAndCurves) {
   Results results = right();
   results.checks = {check("a check", Status::pass), check("a check", Status::fail, Action::investigate)};
+  results.checks[1].other_work = 0.6;
   results.samples = {sample("one", 1, 8, 0),  sample("one", 3, 8, 0),      sample("one", 2, 8, 0),
                      sample("one", 10, 8, 1), sample("one", 1234567, 512), sample("two", 0.25, -1, 0)};
   for (const double rate : {74.0, 93.0, 130.0})
     results.samples.push_back(sample("node", rate, -1, 0, std::to_string(rate)));
   const Parsed page(html_page(results));
   const std::string row = "//section[@id='results']//tbody/tr[1]/";
-  EXPECT_EQ(page.text(row + "td[1]"), "✗ fail3.0 s, 2 launches");  // of its launches
+  EXPECT_EQ(page.text(row + "td[1]"),
+            "✗ fail3.0 s, 2 launches, other work 60 %");  // of its launches
   EXPECT_EQ(page.text(row + "td[2]"),
             "investigate:\nnode: 93 GB/s (74 to 130, n = 3)\none, 512 B: 1234567 GB/s\ntwo: 0.25 GB/s"
             "mpirun -n 2 ./a check --size 4M");

@@ -9,6 +9,8 @@
 
 #include <sys/stat.h>
 
+#include <regex>
+
 namespace image_check::results_test {
 
 using multinode::testing::TemporaryFolder;
@@ -58,6 +60,9 @@ TEST(Results, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.comparisons.at(0).again_b, (std::vector<double>{1, 2}));
   EXPECT_EQ(read.summary.flaky, 1);
   EXPECT_EQ(written(folder / "again", read), text);
+  const auto old = std::regex_replace(text, std::regex(R"("other_work":-1.0,|\n$)"), "");
+  folder.write("old/results.jsonl", old);
+  EXPECT_EQ(written(folder / "old again", read_results(folder / "old")), text);
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0777));
   EXPECT_THROW(ResultsWriter(folder.path()), multinode::UsageError);  // others could exchange its folders
 }

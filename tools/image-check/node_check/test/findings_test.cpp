@@ -10,6 +10,9 @@
 #include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -138,6 +141,19 @@ TEST(NodeCheck, TheInventoryOfANode) {
   EXPECT_EQ(why(R"({"gpus": 8, "gpu": "NVIDIA H100.*", "rdma_ports": 1})", root / "none"),
             "gpu is [], and \"NVIDIA H100.*\" is wanted; gpus is 0, and at least 8 is wanted; rdma_ports is 0, and at "
             "least 1 is wanted");
+}
+
+// A child's time is others' until somebody has waited for it.
+TEST(NodeCheck, OtherWorkIsThatOfOtherProcesses) {
+  const Ticks start = ticks();
+  const pid_t child = fork();
+  for (timespec used{}; child == 0 && used.tv_sec < 1;) clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  if (child == 0) _exit(0);
+  siginfo_t ignored{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ignored, WEXITED | WNOWAIT), 0);
+  const double with_child = other_work_since(start);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(with_child > other_work_since(start) || with_child < 0) << with_child;  // < 0: as in gVisor
 }
 
 // Memory and arithmetic.
