@@ -444,6 +444,7 @@ class Watch {
 
   // Collective. Rank 0 explains what all ranks do. `silent`: it only finds out whether some of them are stuck.
   void explain_all(bool silent) {
+    observer_.look(Clock::now());  // the gathering in look() may have taken a second
     RankState state = observer_.state(world_.rank(), Clock::now());
     state.ended = ended_;
     if (!state.pid) state.pid = pid_;
