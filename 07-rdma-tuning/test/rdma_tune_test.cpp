@@ -92,7 +92,7 @@ TEST(RdmaTune, TheSiteFileInAUserNamespace) {
     EXPECT_SAYS(inside(words).err, "another user can write to it");
 }
 
-// As in fabrics that route each card by a table of its own.
+// Some fabrics have a routing table for each card.
 TEST(RdmaTune, PolicyRoutesLeadToOtherNetworks) {
   const Tree tree = Tree::load("two-indices");
   const auto with = [&](const std::string& routes) {

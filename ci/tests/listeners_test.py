@@ -57,8 +57,8 @@ def kind_of_address(text):
 
 
 def processes_of(job):
-    """By pid, the programs of its session and of their descendants, without those that just end: ps has no more of them
-    than a name in brackets."""
+    """By pid, the programs of its session and of their descendants. Those that are ending do not count: ps prints only a
+    name in brackets for them."""
     parents, names, found = {}, {}, set()
     listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,sess=,args="], capture_output=True, text=True, check=True).stdout
     for line in listed.splitlines():
@@ -67,7 +67,7 @@ def processes_of(job):
         found |= {pid} if session == str(job) else set()
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return {pid: names[pid] for pid in found if not names.get(pid, "[").startswith("[")}
+    return {pid: names[pid] for pid in found if pid in names and not names[pid].startswith("[")}
 
 
 def listeners_of(job):

@@ -121,16 +121,15 @@ std::string describe(std::uintptr_t address, int device) {
 
 void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
-  const std::string title = "kernel " + ptx::attributes(kernel).title;
+  if (current_task) current_task->what = "kernel " + ptx::attributes(kernel).title;
   if (the<Machine>().ended)
-    return report_once(title + " had not run when the program ended: nothing waited for it" +
+    return report_once(current_task->what + " had not run when the program ended: nothing waited for it" +
                        place_of(current_task->by));
   const std::vector<ptx::Range> memory = memory_of(device);
   const auto what_is_at = [device](std::uintptr_t address) { return describe(address, device); };
   const ptx::Surroundings surroundings{
       {device_addresses.begin, device_addresses.bytes}, memory, report_once, say, deadline(), what_is_at,
       current_task ? &current_task->used : nullptr};
-  if (current_task) current_task->what = title;
   try {
     ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {

@@ -88,23 +88,26 @@ void touch(const void* data, std::size_t bytes, Touch how, const std::string& wh
 }
 
 Point submit(CUstream_st* stream, Task task, bool late) {
-  if (stream->end().reached()) stream->behind.clear();
   std::vector<Point> before;
   for (const cudaStream_t other : the<Machine>().streams)
     if (other != stream && other->device == stream->device && other->blocking && stream->blocking &&
         (other->is_default || stream->is_default))
       before.push_back(other->end());
   std::erase_if(before, [](const Point& point) { return point.reached(); });
-  for (const Point& point : before) put_behind(stream, point);
+  if (checks()) {
+    if (stream->end().reached()) stream->behind.clear();
+    for (const Point& one : before) put_behind(stream, one);
+    stream->behind[stream->queue.get()] = stream->queue->submitted() + 1;
+  }
   Point point = stream->end();
-  point.before[stream->queue.get()] = stream->behind[stream->queue.get()] = ++point.number;
-  const auto trace = std::make_shared<Trace>(Trace{point, ++the<Races>().now, checks() ? frames() : Frames{}});
+  ++point.number;
+  const auto trace = checks() ? std::make_shared<Trace>(Trace{point, ++the<Races>().now, frames()}) : nullptr;
   const auto whole = [before, trace, task = std::move(task)] {
     for (const Point& one : before) one.wait();
-    current_task = checks() ? trace.get() : nullptr;
+    current_task = trace.get();
     task();
     current_task = nullptr;
-    the<Races>().add(trace);
+    if (trace) the<Races>().add(trace);
   };
   stream->queue->put(whole, late);
   return point;
@@ -165,6 +168,7 @@ CUgraph_st& valid(cudaGraph_t graph) {
 namespace emulated_gpu {
 
 void start_late_work() {
+  if (!checks()) return;
   const Lock lock(the<Machine>().mutex);
   for (const cudaStream_t stream : the<Machine>().streams) stream->end().wait(std::chrono::seconds(0));
 }

@@ -49,10 +49,11 @@ std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
     const MetricKey key{sample.metric, sample.band_bytes, sample.node};
     launches[key][sample.launch].push_back(sample.value);
     other_work[key].push_back(sample.other_work);
-    series[key] = {sample.check, sample.unit, sample.better, {}, median(other_work[key])};
+    series[key] = {sample.check, sample.unit, sample.better, {}};
   }
   for (auto& [key, of] : launches)
     for (auto& [launch, values] : of) series[key].values.push_back(median(std::move(values)));
+  for (auto& [key, shares] : other_work) series[key].other_work = median(std::move(shares));
   return series;
 }
 

@@ -733,7 +733,10 @@ int run(int argc, char** argv) {
         explains = message.has_value();
         met = met || (message && message->what == Message::met);
         if (message && message->what == Message::end) return by_proof;
-        if (message && message->what == Message::ends_soon) limit.emplace(10s), by_proof = failed() ? end() : by_proof;
+        if (message && message->what == Message::ends_soon) {
+          limit.emplace(10s);
+          if (failed()) by_proof = end();
+        }
       }
       if (limit && (ends || limit->passed())) return by_proof;
       if (stops && multinode::process_state(program.pid()).state == 'T') stops = false, ::raise(SIGSTOP);
