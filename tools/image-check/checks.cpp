@@ -339,7 +339,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     sample.other_work = taken(sample.node);
     for (const auto& threshold : check.thresholds)
       if (const auto why = beyond(threshold, sample, cluster);
-          !why.empty() && !explain(std::abs(std::log(sample.value / threshold.value)), why, sample.node, 0))
+          !why.empty() && (!check.command.empty() ||  // it may measure what needs no CPU, as a disk's speed
+                           !explain(std::abs(std::log(sample.value / threshold.value)), why, sample.node, 0)))
         find("threshold", why, sample.node);
   }
   const std::string name = check.program.substr(check.program.rfind('/') + 1);

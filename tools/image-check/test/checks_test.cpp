@@ -262,6 +262,8 @@ TEST_F(Judge, WhatOtherWorkExplainsIsNotJudged) {
   EXPECT_EQ(with(5, "0.6", "0.0003").findings.size(), 2U);  // slower than other work makes it
   EXPECT_TRUE(with(1, "0.6").busy);                         // slower than the other nodes
   EXPECT_EQ(with(1, "0.1").findings.size(), 1U);
+  check.command = "a command of the site";
+  EXPECT_EQ(with(5, "0.6").findings.size(), 1U);
 }
 
 TEST(Launching, GivesTheLauncherItsOptions) {
