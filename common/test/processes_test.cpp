@@ -186,8 +186,8 @@ TEST(ProcessTree, KeepsOrphansOfOtherSessions) {
   // Their parent has ended, and they are in a session of their own.
   const multinode::testing::TemporaryFolder folder;
   const std::string pids = folder / "pids";
-  const std::string job = "(setsid sh -c 'sleep 1000 & echo $! $$ >" + pids + ".new; mv " + pids + ".new " + pids +
-                          "; exec sleep 1000' &); while ! test -e " + pids + "; do sleep 0.01; done";
+  const std::string job = "(setsid sh -c 'sleep 1000 & echo $! $$ >" + pids +
+                          "; exec sleep 1000' &); while ! test -s " + pids + "; do sleep 0.01; done";
   EXPECT_EQ(keeper_of(job, [](const std::vector<pid_t>& left) { return left.size() == 2; }), 0);
   std::ifstream file(pids);
   int seen = 0;

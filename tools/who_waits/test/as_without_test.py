@@ -26,7 +26,7 @@ SHELL_ENDS = ["true", *(f"[ $RANK = 0 ] && exec sleep 60; {how}" for how in ("ex
                                                                             "kill -TERM $$", "kill -USR2 $$", "/no/such/program"))]
 SIGNALS = [int(one) for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT, signal.SIGTSTP, signal.SIGRTMIN + 3, signal.SIGCONT)]
 CATCHES = f"""import os, signal, time
-for one in {SIGNALS}: signal.signal(one, lambda number, _: print(number, flush=True))
+for one in {SIGNALS}: signal.signal(one, lambda number, _: os.write(1, b"%d\\n" % number))  # print() may be at work
 print(os.getppid(), os.getpid(), flush=True)
 while True: time.sleep(0.01)"""  # signal.pause() would miss one that comes just before it
 
@@ -43,7 +43,8 @@ def meet(build, who_waits, _):
         return
     command = [*who_waits, program]
     users = {"this user": {}, "a user without name and home": {"user": 65533, "group": 65533, "extra_groups": []}}
-    for user, more in list(users.items())[: 2 if os.geteuid() == 0 else 1]:
+    readable = all(one.stat().st_mode & 1 for one in program.parents)  # by others
+    for user, more in list(users.items())[: 2 if os.geteuid() == 0 and readable else 1]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             variables = {**foreign_programs.ENVIRONMENT, "MASTER_PORT": str(free.getsockname()[1]), "HOME": "/"}
         for launch in ([build / "01-environment/mnrun", "--standalone", "--nproc-per-node", "2"],
