@@ -230,7 +230,22 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   const auto find = [&](const std::string& detector, const std::string& said, const std::string& node = "") {
     judged.findings.push_back({detector, said, node.empty() ? node_in(said, cluster) : node});
   };
-  if (outcome.timed_out) {
+  const std::string name = check.program.substr(check.program.rfind('/') + 1);
+  const auto asked = asked_of(check, cluster);
+  const bool own_deadline =
+      asked.processes > 0 && outcome.exit_status == multinode::exit_wrong && check.exit_status == 0 &&
+      !Pattern(name + ": .*(timed out after|no answer|no value|not answer|not read|cannot reach|not written)")
+           .found_in(output)
+           .empty();
+  judged.late = outcome.timed_out || own_deadline;
+  auto quiet = cluster;
+  quiet.busy = 1;
+  if (judged.late && had_no_cpu(outcome, limit_on(check, quiet) / (outcome.timed_out ? 1 : deadlines))) {
+    judged.busy = true;
+    judged.reason = fmt::format(
+        "did not end in {:.0f} s, because other work took {:.0f} % of the CPU time: run it again on a quiet node",
+        outcome.seconds.count(), 100 * outcome.other_work);
+  } else if (outcome.timed_out) {
     find("deadline", "did not end by itself, and was ended after " +
                          std::to_string(std::lround(outcome.seconds.count())) + " s. " +
                          (output.empty() ? "It had said nothing."
@@ -256,10 +271,9 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
 
   // Its JSON lines.
-  const auto asked = asked_of(check, cluster);
   bool told_who = false;  // a line says who took part
   std::map<std::string, bool> answered;
-  bool explained = outcome.timed_out;  // why it ended with another exit status
+  bool explained = outcome.timed_out || judged.busy;  // why it ended with another exit status
   struct Slowness {
     int rank;
     std::string host;
@@ -328,9 +342,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     return other_work.contains(host) ? other_work.at(host) : judged.other_work;
   };
   // What other work explains is no finding.
-  const auto explain = [&](double loss, const std::string& what, const std::string& node, double least) {
-    constexpr double highest_power = 10;  // programs that wait for each other lose far more than the CPU's share
-    if (!explained_by_other_work(loss, least, taken(node), highest_power)) return false;
+  const auto explain = [&](double loss, const std::string& what, const std::string& node, double least, bool waits) {
+    if (!explained_by_other_work(loss, least, taken(node), waits ? power_of_waiting : power_alone)) return false;
     judged.reason = what + fmt::format("; other work took {:.0f} % of the CPU time", 100 * taken(node));
     return judged.busy = true;
   };
@@ -339,11 +352,11 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     sample.other_work = taken(sample.node);
     for (const auto& threshold : check.thresholds)
       if (const auto why = beyond(threshold, sample, cluster);
-          !why.empty() && (!check.command.empty() ||  // it may measure what needs no CPU, as a disk's speed
-                           !explain(std::abs(std::log(sample.value / threshold.value)), why, sample.node, 0)))
+          !why.empty() &&
+          (!check.command.empty() ||  // it may measure what needs no CPU, as a disk's speed
+           !explain(std::abs(std::log(sample.value / threshold.value)), why, sample.node, 0, suffers(check))))
         find("threshold", why, sample.node);
   }
-  const std::string name = check.program.substr(check.program.rfind('/') + 1);
   const bool by_launcher = asked.processes > 0, spoke = told_who || output.starts_with(name + ": ") ||
                                                         output.find("\n" + name + ": ") != output.npos ||
                                                         output.find("] " + name + ": ") != output.npos;
@@ -394,7 +407,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
           fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host, factor, what);
       double least = 1;
       for (const auto& other : of) least = std::min(least, taken(other.host));
-      if (!explain(std::log(factor), why, one.host, least)) find("slow rank", why, one.host);
+      if (!explain(std::log(factor), why, one.host, least, true)) find("slow rank", why, one.host);
     }
   }
   for (const auto& [what, values] : equal) {

@@ -75,9 +75,12 @@ struct Check {
   std::vector<Threshold> thresholds{};
 };
 
+inline bool suffers(const Check& check) { return check.most_busy < any_busy; }
+
 // To start and connect processes takes longer the more nodes there are, and the busier this one is.
 double seconds_on(const Check& check, const Cluster& cluster);
 double limit_on(const Check& check, const Cluster& cluster);
+inline constexpr double deadlines = 3;  // of a program's own (--timeout) fit into its limit
 
 // A text without its quotes, anything else as JSON.
 std::string as_text(const nlohmann::json& value);
@@ -102,6 +105,7 @@ struct Judged {
   std::vector<Sample> samples;
   std::vector<Fact> facts;
   bool absent = false;            // the program itself said that hardware is missing (77)
+  bool late = false;              // a deadline ended it: ours or its own
   bool started = true;            // false: the launcher did not start what was asked for, so that no node is to blame
   bool busy = false;              // other work kept a node from it: neither right nor wrong
   std::set<std::string> hosts{};  // that took part, by their own names

@@ -87,7 +87,11 @@ int check_node(int argc, char** argv, const std::string&) {
   }
   std::string said;
   int status = multinode::exit_wrong;
-  if (outcome.timed_out) {
+  if (outcome.timed_out && had_no_cpu(outcome, budget * 0.6)) {
+    status = multinode::exit_untestable;
+    said = fmt::format("could not test: other work took {:.0f} % of the CPU time: try again on a quiet node",
+                       100 * outcome.other_work);
+  } else if (outcome.timed_out) {
     said = fmt::format(
         "FAIL: the node did not answer within {:.3g} s (60 % of --budget){}", budget * 0.6,
         outcome.stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");

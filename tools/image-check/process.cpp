@@ -40,6 +40,26 @@ std::string quoted(const std::string& word) {
 constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
 
+// How long the threads of this process's descendants have waited for a CPU so far, in seconds, together. It counts
+// those that were stopped more often than they stopped by themselves: one that sleeps and wakes waits for a CPU, too,
+// and hardly uses it. Nothing: a process is stopped (SIGSTOP), so that the others may wait for that one.
+std::optional<double> waited_for_cpus() {
+  double seconds = 0;
+  for (const pid_t process : multinode::descendants()) {
+    if (multinode::process_state(process).state == 'T') return std::nullopt;
+    const auto threads = std::filesystem::path("/proc") / std::to_string(process) / "task";
+    for (const auto& thread : multinode::names_in(threads)) {
+      const auto status = multinode::read_text(threads / thread / "status").value_or("");
+      double ran = 0, waited = 0, by_itself = 0, by_others = 0;  // ns, and how often it left its CPU
+      std::istringstream(multinode::read_text(threads / thread / "schedstat").value_or("")) >> ran >> waited;
+      std::sscanf(status.c_str() + std::min(status.find("\nvoluntary_ctxt"), status.size()),
+                  " voluntary_ctxt_switches: %lf nonvoluntary_ctxt_switches: %lf", &by_itself, &by_others);
+      if (by_others > by_itself) seconds += waited / 1e9;
+    }
+  }
+  return seconds;
+}
+
 Outcome keep(const Command& command, const Variables& variables, int log, multinode::Deadline deadline,
              KillDelays kill_delays, pid_t parent) {
   ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, the kernel keeps no exit status
@@ -69,6 +89,8 @@ Outcome keep(const Command& command, const Variables& variables, int log, multin
   }
   const pid_t child = started->pid();
   bool killing = false, running = true;  // killing: SIGTERM was sent, and `deadline` is that of SIGKILL
+  const auto started_at = Clock::now();
+  auto look = started_at + std::chrono::seconds(2);  // rarely, because it costs time
   while (running) {
     multinode::reap_children([&](pid_t ended, int status) {
       if (ended != child) return;
@@ -81,7 +103,13 @@ Outcome keep(const Command& command, const Variables& variables, int log, multin
     const timespec time{left.count() / 1000, left.count() % 1000 * 1'000'000};
     const int signal = sigtimedwait(&wanted, nullptr, &time);
     const bool stop = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
-    if (!killing && (stop || deadline.passed())) {
+    const bool end = !killing && (stop || deadline.passed());
+    if (const auto now = Clock::now(); end || (!killing && now >= look)) {
+      const auto waited = waited_for_cpus();  // less than before, if some have ended
+      outcome.waited_for_cpus = waited ? std::max(*waited, outcome.waited_for_cpus) : 0;
+      look = now + (now - started_at) / 4;
+    }
+    if (end) {
       outcome.timed_out = !stop;
       killing = true;
       deadline = multinode::Deadline(kill_delays.terminated);
@@ -112,6 +140,12 @@ std::string shell_words(const Variables& variables, const Command& command) {
   for (const auto& word : command) text += quoted(word) + " ";
   if (!text.empty()) text.pop_back();
   return text;
+}
+
+bool had_no_cpu(const Outcome& outcome, double limit) {
+  const double seconds = outcome.seconds.count();
+  return outcome.stuck == 0 &&
+         seconds - std::min(outcome.waited_for_cpus, outcome.other_work * seconds) < std::min(limit, seconds) / 2;
 }
 
 MemoryFile::MemoryFile() : file_(multinode::check_errno(memfd_create("image-check", MFD_CLOEXEC), "memfd_create")) {}

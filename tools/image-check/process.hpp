@@ -30,7 +30,12 @@ struct Outcome {
   int stuck = 0;           // processes that SIGKILL did not end: they wait in the kernel (state D)
   double other_work = -1;  // on this machine meanwhile: node_check::other_work_since()
   std::chrono::duration<double> seconds{0};
+  double waited_for_cpus = 0;  // seconds, of all its threads on this machine, when they were last looked at
 };
+
+// Other work kept what a deadline ended from a CPU: it had less than half of the time that a quiet node gives it, which
+// is `limit` seconds. What waits for something else than a CPU hangs, on a busy node, too.
+bool had_no_cpu(const Outcome& outcome, double limit);
 
 // After the deadline: how long the command may take to end after SIGTERM, and then all processes after SIGKILL.
 struct KillDelays {

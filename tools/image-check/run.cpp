@@ -98,8 +98,6 @@ class Run {
   }
 
  private:
-  static bool suffers(const Check& check) { return check.most_busy < any_busy; }
-
   double needed(std::span<const Check* const> checks) const {  // seconds, without those that are left out
     double seconds = 0;
     for (const Check* check : checks)
@@ -159,7 +157,7 @@ class Run {
   }
 
   Command words(const Check& check, const std::filesystem::path& json, double limit) const {
-    const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
+    const auto timeout = std::to_string(std::max(std::lround(limit / deadlines), 2L));
     const auto text = [](const Command& words) { return shell_words({}, words); };
     const nlohmann::json places{{"json", text({json})},
                                 {"common", text({"--timeout", timeout, "--json", json})},
@@ -225,7 +223,8 @@ class Run {
     if (!options_.retry) outcome->other_work = -1;  // what a self-test plants is not excused
     attempt.judged = judge(check, cluster_, *outcome, log, json);
     result.other_work = attempt.judged.other_work;
-    if (outcome->timed_out && result.other_work > 0.5)
+    const bool beside_others = attempt.judged.late && result.other_work > 0.5;
+    if (beside_others && !attempt.judged.findings.empty())
       attempt.judged.findings.front().text +=
           fmt::format("; other work took {:.0f} % of the CPU time", 100 * result.other_work);
     auto& hosts = attempt.judged.hosts;
@@ -255,7 +254,9 @@ class Run {
         if (finding.text.find("every rank has entered it") != std::string::npos) finding.node.clear(), waits = true;
       const bool names_a_node =
           std::ranges::any_of(result.findings, [](const Finding& finding) { return !finding.node.empty(); });
-      result.action = attempt.judged.started && alike_ && (names_a_node || !waits) ? check.action : Action::investigate;
+      result.action = attempt.judged.started && alike_ && !beside_others && (names_a_node || !waits)
+                          ? check.action
+                          : Action::investigate;
     }
     return attempt;
   }

@@ -132,12 +132,11 @@ bool explained_by_other_work(double loss, double a, double b, double power) {
 }
 
 bool explained_by_other_work(const Comparison& comparison) {
-  constexpr double measured_power = 2;
   const auto [a, b] = values_of(comparison);
   const bool all_ran = b.size() >= fresh_launches || comparison.again_b.empty();
   return all_ran && comparison.other_b > comparison.other_a &&
          explained_by_other_work(step(comparison.better, a, b) - comparison.limit, comparison.other_a,
-                                 comparison.other_b, measured_power);
+                                 comparison.other_b, power_alone);
 }
 
 double as_share(double logarithm, const std::string& better) {

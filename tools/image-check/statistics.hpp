@@ -66,6 +66,7 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
 
 // True if other processes explain a loss (a logarithm): they took the share `b` of the CPU time, and `a` without the
 // loss; -1: unknown. The loss grows with the power of the share that they left (measurements.md).
+inline constexpr double power_alone = 2, power_of_waiting = 10;  // of programs whose processes wait for each other
 bool explained_by_other_work(double loss, double a, double b, double power);
 // The same of a loss beyond the limit, which is that of equally busy nodes.
 bool explained_by_other_work(const Comparison& comparison);

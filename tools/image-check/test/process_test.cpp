@@ -59,6 +59,26 @@ TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
   EXPECT_LT(outcome.seconds, 50s);
 }
 
+// Two endless loops share a CPU; one that sleeps needs none, and beside one that is stopped nothing counts.
+TEST(Processes, TellWhatWaitsForACpuFromWhatHangs) {
+  const TemporaryFolder folder;
+  if (text_of("/proc/self/schedstat").empty()) GTEST_SKIP() << "the kernel does not count the waiting for a CPU";
+  const auto waited = [&](const std::string& text) {
+    const auto file = folder / "started";
+    std::filesystem::remove(file);
+    Processes one(shell("taskset -pc $(taskset -pc $$ | sed 's/.*[ ,-]//') $$; echo >" + file.string() + "; " + text),
+                  {}, folder / "log", 60s);
+    soon([&] { return !text_of(file).empty(); });
+    one.wait(3s);
+    one.stop();
+    return one.end().waited_for_cpus;
+  };
+  const std::string loop = "while :; do :; done";
+  EXPECT_GE(waited(loop + " & " + loop), 1.5);
+  EXPECT_LT(waited("sleep 60"), 1.5);
+  EXPECT_EQ(waited(loop + " & " + loop + " & kill -STOP $!; wait"), 0);
+}
+
 // A traced process that is killed waits in the kernel for its tracer, as one in state D waits for a disk or a network.
 TEST(Processes, WhatCannotBeKilledDoesNotHoldUpTheOutcome) {
   const TemporaryFolder folder;
