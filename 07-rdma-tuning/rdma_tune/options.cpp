@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <sstream>
 
 namespace rdma {
@@ -72,12 +71,9 @@ for file in $(ldd "$program" | sed -n 's,.*libnccl.so.2 => \(/[^ ]*\).*,\1,p') \
   grep -aom1 'NCCL version 2\.[0-9]*\.[0-9][0-9]*' "$file" && exit
 done)";
   setenv("RDMA_TUNE_PROGRAM", program.c_str(), 1);
-  const std::unique_ptr<FILE, int (*)(FILE*)> shell(popen(("exec 2>/dev/null" + std::string(script)).c_str(), "r"),
-                                                    pclose);
+  const std::string text = output_of(script);
   unsetenv("RDMA_TUNE_PROGRAM");
-  char line[64] = "";
-  if (!shell || !fgets(line, sizeof line, shell.get())) return {};
-  const std::string text(line);
+  if (text.empty()) return {};
   return parse_nccl_version(text.substr(13, text.find('\n') - 13));
 }
 

@@ -20,6 +20,7 @@
 #include <bit>
 #include <cctype>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -87,8 +88,7 @@ bool parse_gid(std::string_view text, std::array<std::uint8_t, 16>& address) {
 
 // What iproute2 answers, which pods may lack.
 nlohmann::json asked_of_ip(const std::string& words) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(("ip -j -4 " + words + " 2>/dev/null").c_str(), "re"), pclose);
-  const auto all = pipe ? nlohmann::json::parse(pipe.get(), nullptr, false) : nlohmann::json();
+  const auto all = nlohmann::json::parse(output_of("ip -j -4 " + words), nullptr, false);
   return all.is_array() ? all : nlohmann::json::array();
 }
 
@@ -381,6 +381,13 @@ class Reader {
 };
 
 }  // namespace
+
+std::string output_of(const std::string& script) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(("exec 2>/dev/null; " + script).c_str(), "re"), pclose);
+  std::string text;
+  for (char part[4096]; pipe && fgets(part, sizeof part, pipe.get());) text += part;
+  return text;
+}
 
 bool Gid::is_link_local() const { return address[0] == 0xfe && (address[1] & 0xc0) == 0x80; }
 

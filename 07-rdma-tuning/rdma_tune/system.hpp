@@ -92,6 +92,9 @@ struct System {
 // no devices.
 System read_system(const std::filesystem::path& root = "/sys");
 
+// What a script for sh writes to its standard output.
+std::string output_of(const std::string& script);
+
 // A line for people where the machine has IMEX channels, as in a GB200 NVL72; else "".
 std::string note_of_nvlink(const std::filesystem::path& sysfs);
 
