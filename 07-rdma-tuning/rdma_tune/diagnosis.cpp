@@ -171,7 +171,8 @@ class Diagnoses {
       if ((facts.st_mode & 0006) == 0006) return add({Severity::fine, what, "opens, " + mode});
       return add({Severity::warning, what, mode + ": not for everyone", "0666", widen});
     }
-    add({Severity::bad, device.name + " uverbs", "no entry in " + verbs.string(), "uverbsN", "modprobe ib_uverbs"});
+    add({device.missing_node.empty() ? Severity::bad : Severity::note, device.name + " uverbs",
+         "no entry in " + verbs.string(), "uverbsN", "modprobe ib_uverbs"});
   }
 
   void network_namespace() {

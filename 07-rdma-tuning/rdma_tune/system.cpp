@@ -238,15 +238,19 @@ class Reader {
     device.pci = pci_of(device.place);
     device.numa_node = number(folder / "device/numa_node", -1);
     device.vendor = word(folder / "device/vendor");
+    bool has_others = false, is_listed = false;  // a device that only manages the subnet (SMI) is not
     for (const std::string& verbs : names("class/infiniband_verbs")) {
+      const std::string of = word(fs::path("class/infiniband_verbs") / verbs / "ibdev");
+      has_others |= !of.empty();
+      if (of != name) continue;
+      is_listed = true;
       const fs::path nodes = machine_of(system_.root) / "dev/infiniband";
-      const bool has_others = system_.root == "/sys" || std::ranges::any_of(multinode::names_in(nodes), [](auto& node) {
-                                return node.starts_with("uverbs");
-                              });
-      if (has_others && !multinode::is_there(nodes / verbs) &&
-          word(fs::path("class/infiniband_verbs") / verbs / "ibdev") == name)
-        device.missing_node = (nodes / verbs).string();
+      const bool has_nodes = system_.root == "/sys" || std::ranges::any_of(multinode::names_in(nodes), [](auto& node) {
+                               return node.starts_with("uverbs");
+                             });
+      if (has_nodes && !multinode::is_there(nodes / verbs)) device.missing_node = (nodes / verbs).string();
     }
+    if (has_others && !is_listed) device.missing_node = "verbs device";
     device.is_virtual_function = exists(folder / "device/physfn");
     for (const std::string& net : names(folder / "device/net")) add_net(device, net);
     if (const std::string parent = word(folder / "parent"); is_name(parent)) add_net(device, parent);  // soft RoCE

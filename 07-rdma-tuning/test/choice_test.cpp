@@ -294,6 +294,8 @@ TEST(Choice, OfOtherFabrics) {
     EXPECT_EQ(takes, nccl) << line;
   };
   expect("infiniband", pod + "1 = x", "mlx5_0: no /", "NCCL_IB_HCA==mlx5_1:1 UCX_NET_DEVICES=mlx5_1:1", "mlx5_1 used ");
+  expect("infiniband", verbs + "0/ibdev = mlx5_0\\n", "mlx5_1: no verbs device",  // as of a multi-plane card's SMI
+         "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1", "mlx5_0 used ");
   expect("mlx5-pairs", v1, "warning: RoCE v1 is used, as no port has v2", one_index(2, "mlx5_0:1"), "mlx5_0 2 ");
   expect("mlx5-pairs", iwarp, "node type RNIC\n", "", "mlx5_0 fails ");
   expect("vlan", vlan, "warning: mlx5_0 port 1: 10.1.0.5 of rail0 is taken, and not 10.200.0.5 of VLAN 200; --subnet",

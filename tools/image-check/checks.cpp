@@ -232,16 +232,13 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   };
   const std::string name = check.program.substr(check.program.rfind('/') + 1);
   const auto asked = asked_of(check, cluster);
-  const bool own_deadline =
-      asked.processes > 0 && outcome.exit_status == multinode::exit_wrong && check.exit_status == 0 &&
-      !Pattern(name + ": .*(timed out after|no answer|no value|not answer|not read|cannot reach|not written)")
-           .found_in(output)
-           .empty();
-  judged.late = outcome.timed_out || own_deadline;
+  const Pattern deadline(name + ": .*(timed out after|no (answer|value)|not (answer|read|written)|cannot reach)");
+  judged.late = outcome.timed_out || (asked.processes > 0 && outcome.exit_status == multinode::exit_wrong &&
+                                      check.exit_status == 0 && !deadline.found_in(output).empty());
   auto quiet = cluster;
   quiet.busy = 1;
-  if (judged.late && had_no_cpu(outcome, limit_on(check, quiet) / (outcome.timed_out ? 1 : deadlines))) {
-    judged.busy = true;
+  judged.busy = judged.late && had_no_cpu(outcome, limit_on(check, quiet) / (outcome.timed_out ? 1 : deadlines));
+  if (judged.busy) {
     judged.reason = fmt::format(
         "did not end in {:.0f} s, because other work took {:.0f} % of the CPU time: run it again on a quiet node",
         outcome.seconds.count(), 100 * outcome.other_work);

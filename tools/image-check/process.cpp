@@ -37,8 +37,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
-constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
+constexpr std::chrono::seconds helpers_end{1};    // a launcher's helpers have a moment to end by themselves
+constexpr std::chrono::seconds keeper_works{30};  // even on a busy machine
 
 // How long the threads of this process's descendants have waited for a CPU so far, in seconds, together. It counts
 // those that were stopped more often than they stopped by themselves: one that sleeps and wakes waits for a CPU, too,
@@ -124,7 +124,8 @@ Outcome keep(const Command& command, const Variables& variables, int log, multin
     for (const pid_t process : multinode::kill_descendants())
       if (!killing && counted.insert(process).second) ++outcome.left_over;
     if (Clock::now() >= kill_at + kill_delays.killed) {
-      outcome.stuck = static_cast<int>(multinode::descendants().size());
+      for (const pid_t process : multinode::descendants())  // one that only waits for a CPU ends with it
+        outcome.stuck += multinode::process_state(process).state != 'R';
       break;
     }
   }

@@ -62,18 +62,17 @@ TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
 // Two endless loops share a CPU; one that sleeps needs none, and beside one that is stopped nothing counts.
 TEST(Processes, TellWhatWaitsForACpuFromWhatHangs) {
   const TemporaryFolder folder;
-  if (text_of("/proc/self/schedstat").empty()) GTEST_SKIP() << "the kernel does not count the waiting for a CPU";
+  if (text_of("/proc/self/schedstat").empty()) GTEST_SKIP() << "the kernel does not count how long threads wait";
+  const std::string loop = "while :; do :; done", file = folder / "started",
+                    on_one = "taskset -pc $(taskset -pc $$ | sed 's/.*[ ,-]//') $$; echo >" + file + "; ";
   const auto waited = [&](const std::string& text) {
-    const auto file = folder / "started";
     std::filesystem::remove(file);
-    Processes one(shell("taskset -pc $(taskset -pc $$ | sed 's/.*[ ,-]//') $$; echo >" + file.string() + "; " + text),
-                  {}, folder / "log", 60s);
+    Processes one(shell(on_one + text), {}, folder / "log", 60s);
     soon([&] { return !text_of(file).empty(); });
     one.wait(3s);
     one.stop();
     return one.end().waited_for_cpus;
   };
-  const std::string loop = "while :; do :; done";
   EXPECT_GE(waited(loop + " & " + loop), 1.5);
   EXPECT_LT(waited("sleep 60"), 1.5);
   EXPECT_EQ(waited(loop + " & " + loop + " & kill -STOP $!; wait"), 0);
