@@ -89,12 +89,17 @@ std::string lines_that_say_why(const std::string& program, const std::string& ou
   return multinode::join(lines, "\n");
 }
 
-// The host that a text names.
+// The host that a text names: of several the one in its last part, because watchdogs name first who waits, and then for
+// whom. "": none, or more than one.
 std::string node_in(const std::string& text, const Cluster& cluster) {
-  for (const auto& node : cluster.nodes)
-    if (std::regex_search(text, std::regex("(^|[^A-Za-z0-9.-])" + std::regex_replace(node, std::regex("[.]"), "[.]") +
-                                           "($|[^A-Za-z0-9-])")))
-      return node;
+  for (const auto& part : {text.substr(text.rfind("; ") + 1), text}) {
+    std::vector<std::string> named;
+    for (const auto& node : cluster.nodes)
+      if (std::regex_search(part, std::regex("(^|[^A-Za-z0-9.-])" + std::regex_replace(node, std::regex("[.]"), "[.]") +
+                                             "($|[^A-Za-z0-9-])")))
+        named.push_back(node);
+    if (named.size() == 1) return named.front();
+  }
   return "";
 }
 
@@ -253,7 +258,12 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     return judged;
   } else if (outcome.exit_status == check.exit_status) {
     for (const auto& wanted : check.says)
-      if (Pattern(wanted).found_in(output).empty()) find("output", "did not say '" + wanted + "'");
+      if (Pattern(wanted).found_in(output).empty())
+        judged.findings.push_back({"output",
+                                   "did not say '" + wanted + "'" +
+                                       multinode::join(Pattern("^differs: .*").found_in(output), "",
+                                                       [](const std::string& line) { return "\n" + line; }),
+                                   ""});
   }
   if (outcome.left_over > 0)
     find("left over", std::to_string(outcome.left_over) + " of its processes stayed behind, and were killed");
@@ -408,13 +418,19 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     }
   }
   for (const auto& [what, values] : equal) {
-    if (values.size() < 2) continue;
-    const auto usual =
-        std::ranges::max_element(values, {}, [](const auto& of_value) { return of_value.second.size(); })->first;
-    for (const auto& [value, hosts] : values)
-      for (const auto& host : hosts)
-        if (!same_fact(what, usual, value))
-          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + usual + "'", host);
+    // Of two nodes that differ, the one with the lower limit is to blame, or it is not known which.
+    const auto is_less = [&, what = what](const auto& one, const auto& other) {
+      return one.second.size() != other.second.size()
+                 ? one.second.size() < other.second.size()
+                 : one.first != other.first && good_fact(what, one.first, other.first);
+    };
+    const auto& usual = *std::ranges::max_element(values, is_less);
+    for (const auto& value : values)
+      for (const auto& host : value.second)
+        if (!same_fact(what, usual.first, value.first))
+          judged.findings.push_back({"devices",
+                                     host + ": " + what + " is '" + value.first + "', elsewhere '" + usual.first + "'",
+                                     is_less(value, usual) ? host : ""});
   }
   if (!judged.findings.empty()) judged.absent = judged.busy = false;
   // What only left something behind did its work.

@@ -251,7 +251,9 @@ class Run {
       // A hang is of a program, a library or a network, unless something names a node. The programs' watchdog names the
       // rank that waits, also where all of them do.
       for (auto& finding : result.findings)
-        if (finding.text.find("every rank has entered it") != std::string::npos) finding.node.clear(), waits = true;
+        if (finding.text.find("every rank has entered it") != std::string::npos ||
+            (finding.detector == "devices" && finding.node.empty()))  // two nodes differ
+          finding.node.clear(), waits = true;
       const bool names_a_node =
           std::ranges::any_of(result.findings, [](const Finding& finding) { return !finding.node.empty(); });
       result.action = attempt.judged.started && alike_ && !beside_others && (names_a_node || !waits)

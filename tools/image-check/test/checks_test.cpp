@@ -46,6 +46,10 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   EXPECT_EQ(found(program(), ended(0), "all_reduce_perf: fine"), "");
   EXPECT_EQ(found(program(), ended(1), "noise\nall_reduce_perf: rank 3 (host node10, pid 7) is gone\nmpirun noticed\n"),
             "exit status|ended with status 1:\nall_reduce_perf: rank 3 (host node10, pid 7) is gone|node10\n");
+  const std::string waits = "all_reduce_perf: timed out: rank 0 (host node1) waits; rank 3 (host node10) is late\n",
+                    two = "all_reduce_perf: not equal: nice: node1 has 0, node10 has 9\n";
+  EXPECT_SAYS(found(program(), ended(1), waits), "is late|node10\n");
+  EXPECT_SAYS(found(program(), ended(1), two), "has 9|\n");
   EXPECT_EQ(found(program(), ended(1), "[rank 0] all_reduce_perf: too slow\n[rank 0] a\n[rank 0] b\nc\nd\n"),
             "exit status|ended with status 1:\n[rank 0] all_reduce_perf: too slow|\n");
   EXPECT_EQ(found(program(), ended(137), "a\nb\n"), "exit status|ended with status 137:\na\nb|\n");
@@ -212,6 +216,13 @@ TEST_F(Judge, NodesThatAreNotAsTheOthers) {
   const auto judged = judge_run(check, ended(0), "", rows("gpus", "8", "7"));
   EXPECT_EQ(judged.facts.size(), 3U);
   EXPECT_EQ(judged.samples.size(), 1U);
+  const auto two = [&](const std::string& what, const std::string& a, const std::string& b) {
+    return found(check, ended(0), "", node_row("node1", what, a, "equal", 0) + node_row("node10", what, b, "equal", 1));
+  };
+  EXPECT_EQ(two("mtu", "9000", "1500"), "devices|node1: mtu is '9000', elsewhere '1500'|\n");
+  for (const auto& [a, b] : {std::pair("64", "\"unlimited\""), std::pair("\"unlimited\"", "64")})
+    EXPECT_SAYS(two("memlock", a, b),
+                ": memlock is '64', elsewhere 'unlimited'|node1" + std::string(*a == '6' ? "\n" : "0\n"));
   // What is about the same: Facts.ThatFollowMemoryMayDifferALittleAndALimitMayGrow.
 
   const auto rates = [](const std::string& last) {
