@@ -55,7 +55,7 @@ ptx::Program& program_of(Binary& binary, int device) {
         return ptx::Program::Place{reinterpret_cast<std::uintptr_t>(memory), view(memory)};
       };
       try {
-        place = std::make_unique<ptx::Program>(std::move(images.text), allocate);
+        place = std::make_unique<ptx::Program>(std::move(images.text), allocate, checks());
         return *place;
       } catch (const ptx::Refusal& refusal) {
         binary.why = refusal.what();

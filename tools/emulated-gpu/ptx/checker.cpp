@@ -44,6 +44,15 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
   const u64 shared = reinterpret_cast<u64>(c.shared);
   for (const int l : Lanes{mask}) {
     const auto* value = static_cast<const u8*>(stored.first) + static_cast<std::size_t>(l) * stored.stride;
+    const u64 offset = address[l] - shared;
+    if (const auto behind = c.kernel->shared_variables.upper_bound(offset);
+        behind != c.kernel->shared_variables.begin() && offset < c.kernel->shared) {
+      const auto& [begin, variable] = *std::prev(behind);
+      if (offset + bytes > begin + variable->size)
+        fail(Fault::illegal_address, w, l, i,
+             "access of " + std::to_string(bytes) + " bytes at byte " + std::to_string(offset - begin) + " of " +
+                 demangled(variable->name) + ", a shared variable of " + std::to_string(variable->size) + " bytes");
+    }
     if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter) {
       // Memory that was never written is still full of the byte it was filled with: at least 4 of them in a row.
       const u64 begin = bytes < 4 ? address[l] & ~u64{3} : address[l];
@@ -51,7 +60,6 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
       if (std::all_of(at, at + std::max(bytes, 4u), [](u8 byte) { return byte == fresh_byte; }))
         fail(Fault::trap, w, l, i, "read of memory that was never written");
     }
-    const u64 offset = address[l] - shared;
     if (offset >= c.shared_size) {
       if (c.global && i.flow == Flow::global && address[l] - reinterpret_cast<u64>(c.local) >= c.local_size)
         c.global->access(w, i, l, address[l], bytes, kind, value);

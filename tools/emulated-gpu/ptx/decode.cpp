@@ -118,9 +118,11 @@ class Decoder {
         dynamic.push_back(&v);
         return;
       }
-      k_.shared = (k_.shared + v.align - 1) / v.align * v.align;
-      shared_[&v] = k_.shared;
-      k_.shared += v.size;
+      const auto aligned = [&](std::size_t size) { return (size + v.align - 1) / v.align * v.align; };
+      k_.attributes.shared = aligned(k_.attributes.shared) + v.size;
+      shared_[&v] = aligned(k_.shared);
+      if (program_.gap) k_.shared_variables[shared_[&v]] = &v;
+      k_.shared = shared_[&v] + v.size + program_.gap;
     };
     for (const Code& code : k_.functions) {
       for (const Variable& v : code.function->variables) place(v);
@@ -613,7 +615,6 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   Decoder(*kernel, program).decode(function);
   Attributes& a = kernel->attributes;
   a.title = demangled(function.name);
-  a.shared = kernel->shared - reserved_shared;
   a.local = kernel->functions[0].frame;
   a.registers = kernel->functions[0].registers / (warp_size * 4);
   a.max_threads = function.max_threads;
@@ -636,8 +637,8 @@ const std::string* Program::Parts::function_at(u64 address) const {
   return address % 16 == 0 && index < addressed.size() ? &addressed[index] : nullptr;
 }
 
-Program::Program(std::string text, const std::function<Place(std::size_t)>& allocate)
-    : parts_(std::make_unique<Parts>(std::move(text))) {
+Program::Program(std::string text, const std::function<Place(std::size_t)>& allocate, bool check)
+    : parts_(std::make_unique<Parts>(std::move(text), check ? 256 : 0)) {
   Module& module = parts_->module;
   std::vector<std::pair<const Variable*, u8*>> variables;
   for (auto& [name, v] : module.variables()) {

@@ -99,16 +99,18 @@ struct Kernel {
   std::map<std::string_view, int> number_of;
   std::deque<Extra> extras;
   std::deque<Constant> constants;
-  std::size_t shared = reserved_shared;  // static
+  std::size_t shared = reserved_shared;  // static, and the gaps
+  std::map<u64, const Variable*> shared_variables;  // by offset, if there are gaps behind them
   bool uses_reserved = false;            // %reserved_smem_offset_...
   u32 caches = 0;
 };
 
 struct Program::Parts {
-  explicit Parts(std::string text) : module(std::move(text)) {}
+  Parts(std::string text, std::size_t bytes) : gap(bytes), module(std::move(text)) {}
   u64 address_of(std::string_view function);
   const std::string* function_at(u64 address) const;
 
+  const std::size_t gap;  // behind each shared variable
   mutable std::mutex mutex;
   Module module;
   std::deque<std::string> addressed;  // functions whose address is taken

@@ -32,7 +32,7 @@ std::string hex(u64 value) {
     const auto offset = static_cast<s32>(address - c.shared_range.begin);
     fail(Fault::illegal_address, w, lane, i,
          "access of " + what + "offset " + std::to_string(offset) + " of shared memory, which has " +
-             std::to_string(c.shared_range.end - c.shared_range.begin) + " bytes");
+             std::to_string(c.kernel->attributes.shared + c.launch->shared) + " bytes");
   }
   if (i.mode == Mode::local || address - address_of(c.local) < c.local_size)
     fail(Fault::illegal_address, w, lane, i,

@@ -177,9 +177,24 @@ __global__ void reverse_all(int* out) {
   __syncthreads();
   out[threadIdx.x] = fixed[31 - threadIdx.x];
 }
+__global__ void count_twice(bool right, int* out) {
+  __shared__ int once[32], twice[32];
+  once[threadIdx.x] = threadIdx.x;
+  twice[threadIdx.x] = 2 * threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = twice[threadIdx.x] - once[threadIdx.x + (right ? 0 : 32)];  // mistake: next_shared_array
+}
 __global__ void meet(volatile int* arrived) {
   atomicAdd(const_cast<int*>(arrived), 1);
   while (*arrived < gridDim.x) {  // mistake: too_many_blocks
+  }
+}
+// Tells the host that x is set, and goes on until that has an answer.
+__global__ void set_and_tell(bool right, float* x, volatile int* flag) {
+  *x = 1;
+  if (right) __threadfence_system();
+  *flag = 1;
+  while (*flag == 1) {
   }
 }
 __global__ void scale(float* x) {
@@ -225,6 +240,20 @@ void scale_after_event(bool right) {
   scale<<<blocks, threads, 0, second>>>(x);  // mistake: event_too_early
   check(cudaEventDestroy(event));
   check(cudaDeviceSynchronize());
+}
+void scale_when_told(bool right) {
+  const Buffer<float> x = ones();
+  const Stream first, second;
+  volatile int* flag = nullptr;
+  check(cudaHostAlloc(const_cast<int**>(&flag), sizeof *flag, cudaHostAllocMapped));
+  *flag = 0;
+  set_and_tell<<<1, 1, 0, first>>>(right, x, flag);
+  while (*flag == 0) std::this_thread::yield();
+  scale<<<blocks, threads, 0, second>>>(x);  // mistake: flag_without_fence
+  check(cudaStreamSynchronize(second));
+  *flag = 2;
+  check(cudaStreamSynchronize(first));
+  check(cudaFreeHost(const_cast<int*>(flag)));
 }
 void read_early(bool right) {
   float* x = nullptr;
@@ -328,6 +357,7 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"no_fence",
      [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
     {"lanes_ended", [](bool right) { expect(20, [=](int* p) { sum_of_some<<<1, 32>>>(right, p + 999); }); }},
+    {"next_shared_array", [](bool right) { count_twice<<<1, 32>>>(right, zeros()); }},
     {"too_many_blocks", [](bool right) { meet<<<right ? 256 : 257, 1>>>(zeros()); }},
     {"bytes_for_blocks", [](bool right) { traps<<<right ? 4 : 1 << 30, 1>>>(true); }},
     {"no_error_checks", look_at_no_error},
@@ -341,6 +371,7 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"stream_of_another_device", scale_in_stream},
     {"pageable_copy", copy_and_scale},
     {"event_too_early", scale_after_event},
+    {"flag_without_fence", scale_when_told},
     {"read_too_early", read_early},
     {"no_wait_at_the_end", end_early},
     {"copy_not_set", copy_unset},

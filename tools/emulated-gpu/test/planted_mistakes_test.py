@@ -53,6 +53,8 @@ reports = {
     "no_fence": r"kernel sum_by_last_block\(.*race on global memory: read in no order with the write by block .*LINE",
     "lanes_ended": r"kernel sum_of_some\(.*thread \(4,0,0\): the value of lane 20 is undefined, because that thread has ended: "
                    r"shfl.*LINE[^\n]*\n[^\n]*WRONG",
+    "next_shared_array": fault("count_twice", "0,0,0", "0,0,0", r"access of 4 bytes at byte 128 of count_twice\(bool, int\*\)::once, "
+                               "a shared variable of 128 bytes"),
     "too_many_blocks": r"a kernel runs for 1 s: 0 of 257 blocks are done; kernel meet\(.*\), block .* is at .*LINE",
     "bytes_for_blocks": r"a kernel runs for 1 s: \d+ of 1073741824 blocks are done; kernel traps\(bool\)",
     "no_error_checks": r"cudaFree: 0x.* was already freed.*: cudaErrorInvalidValue; the program did not look at this error \(.*mistakes.cu:\d+\)\n"
@@ -67,6 +69,7 @@ reports = {
     "stream_of_another_device": r"LINE: cudaError[A-Za-z]*: cudaLaunchKernel: .*scale\(.*the stream is of device 1, the current",
     "pageable_copy": r"race between streams: .*kernel scale\(float\*\) \(.*LINE\)",
     "event_too_early": r"race between streams: kernel scale.*LINE\) reads what kernel set_all.*:\d+\) on another stream writes",
+    "flag_without_fence": r"race between streams: kernel set_and_tell.* writes what kernel scale\(.*LINE\) on another stream reads",
     "read_too_early": "WRONG",
     "no_wait_at_the_end": r"kernel set_all\(float\*\) had not run when the program ended: nothing waited for it \(.*LINE\)",
     "copy_not_set": r"a copy to the host takes memory that was never written: byte 0 of 4 \(.*LINE\)",
