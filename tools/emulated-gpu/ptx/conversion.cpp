@@ -50,16 +50,13 @@ Handler with_float(Type type, F f) {
 
 // The value of type S in a register of type R, as D; extended to the register Q.
 template <class S, class D, bool sat>
-struct Integers {
-  template <class R>
-  D operator()(R register_value) const {
-    const S v = static_cast<S>(register_value);
-    if constexpr (sat) {
-      if (std::cmp_less(v, std::numeric_limits<D>::min())) return std::numeric_limits<D>::min();
-      if (std::cmp_greater(v, std::numeric_limits<D>::max())) return std::numeric_limits<D>::max();
-    }
-    return static_cast<D>(v);
+constexpr auto as_integer = [](auto register_value) -> D {
+  const S v = static_cast<S>(register_value);
+  if constexpr (sat) {
+    if (std::cmp_less(v, std::numeric_limits<D>::min())) return std::numeric_limits<D>::min();
+    if (std::cmp_greater(v, std::numeric_limits<D>::max())) return std::numeric_limits<D>::max();
   }
+  return static_cast<D>(v);
 };
 
 // GPUs saturate, and give 0 for a NaN, or the top bit for a NaN as 64 bits or of f64.
@@ -143,7 +140,8 @@ Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_b
   if (!is_float(to) && !is_float(from))
     return with_integer(from, from_bytes, [&]<class S, class R>(S, R) {
       return with_integer(to, to_bytes, [&]<class D, class Q>(D, Q) -> Handler {
-        return s.is("sat") ? each<Integers<S, D, true>, Q, R> : each<Integers<S, D, false>, Q, R>;
+        return s.is("sat") ? each<decltype(as_integer<S, D, true>), Q, R>
+                           : each<decltype(as_integer<S, D, false>), Q, R>;
       });
     });
   if (!is_float(to))

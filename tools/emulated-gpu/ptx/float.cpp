@@ -8,14 +8,11 @@ namespace {
 
 // O on f32 with its modifiers.
 template <class O, bool ftz, bool sat>
-struct Single {
-  template <class... S>
-  float operator()(S... s) const {
-    float v = static_cast<float>(O{}((ftz ? flushed(s) : s)...));
-    if (ftz) v = flushed(v);
-    if (sat) v = clamped(v);
-    return canonical(v);
-  }
+constexpr auto single = [](auto... s) -> float {
+  float v = static_cast<float>(O{}((ftz ? flushed(s) : s)...));
+  if (ftz) v = flushed(v);
+  if (sat) v = clamped(v);
+  return canonical(v);
 };
 // O on 16-bit floats, computed as float: that is correctly rounded for + - * / and sqrt.
 enum class Limit { none, saturated, positive };  // positive: .relu
@@ -29,25 +26,18 @@ struct Small {
   T operator()(T a, T b, T c) const { return finished(fused(a, b, c)); }
 };
 template <class O, class T>
-struct Pair {
-  template <class... S>
-  u32 operator()(S... s) const {
-    return pair_of(O{}(part<T>(s, 0)...), O{}(part<T>(s, 1)...));
-  }
-};
+constexpr auto pair_with = [](auto... s) -> u32 { return pair_of(O{}(part<T>(s, 0)...), O{}(part<T>(s, 1)...)); };
 
 template <int sources, class O>
 Handler singles(const Statement& s) {
-  if (s.is("ftz"))
-    return s.is("sat") ? with_rounding<each_of_type<Single<O, true, true>, float, sources>()>(s)
-                       : with_rounding<each_of_type<Single<O, true, false>, float, sources>()>(s);
-  return s.is("sat") ? with_rounding<each_of_type<Single<O, false, true>, float, sources>()>(s)
-                     : with_rounding<each_of_type<Single<O, false, false>, float, sources>()>(s);
+  const auto pick = [&]<class F>(F) { return with_rounding<each_of_type<F, float, sources>()>(s); };
+  if (s.is("ftz")) return s.is("sat") ? pick(single<O, true, true>) : pick(single<O, true, false>);
+  return s.is("sat") ? pick(single<O, false, true>) : pick(single<O, false, false>);
 }
 template <int sources, class O, class T>
 Handler smalls(const Statement& s, bool pair) {
   const auto pick = [&]<class F>(F) {
-    return pair ? each_of_type<Pair<F, T>, u32, sources>() : each_of_type<F, T, sources>();
+    return pair ? each_of_type<decltype(pair_with<F, T>), u32, sources>() : each_of_type<F, T, sources>();
   };
   if (s.is("ftz") || (sources != 3 && s.is("relu"))) return nullptr;
   if constexpr (sources == 3)
@@ -71,38 +61,28 @@ Handler floats(const Statement& s, Type type, O) {
 template <class O>
 Handler approximate(const Statement& s, Type type, O) {
   if (type == Type::f32)
-    return s.is("ftz") ? each<Single<O, true, false>, float, float> : each<Single<O, false, false>, float, float>;
+    return s.is("ftz") ? each<decltype(single<O, true, false>), float, float>
+                       : each<decltype(single<O, false, false>), float, float>;
   if (type == Type::f16) return smalls<1, O, half>(s, false);
   return type == Type::f16x2 ? smalls<1, O, half>(s, true) : nullptr;
 }
 
-struct FusedMultiplyAdd {
-  template <class T>
-  T operator()(T a, T b, T c) const {
-    return std::fma(a, b, c);
-  }
-};
 template <bool keep_nan, bool largest>
-struct Extreme {
-  template <class T>
-  T operator()(T a, T b) const {
-    if (keep_nan && (a != a || b != b)) return std::numeric_limits<T>::quiet_NaN();
-    if (a != a || b != b) return a != a ? b : a;
-    return (a == b ? std::signbit(a) != largest : (a < b) != largest) ? a : b;
-  }
+constexpr auto extreme_of = []<class T>(T a, T b) -> T {
+  if (keep_nan && (a != a || b != b)) return std::numeric_limits<T>::quiet_NaN();
+  if (a != a || b != b) return a != a ? b : a;
+  return (a == b ? std::signbit(a) != largest : (a < b) != largest) ? a : b;
 };
 template <bool largest>
 Handler extreme(const Statement& s, Type type) {
-  return s.is("NaN") ? floats<2>(s, type, Extreme<true, largest>{}) : floats<2>(s, type, Extreme<false, largest>{});
+  return s.is("NaN") ? floats<2>(s, type, extreme_of<true, largest>) : floats<2>(s, type, extreme_of<false, largest>);
 }
 // rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 give the upper word of the result.
 template <bool root>
-struct Upper {
-  double operator()(double a) const {
-    if (std::fabs(a) < std::numeric_limits<double>::min()) a = std::copysign(0.0, a);
-    const double v = root ? 1 / std::sqrt(a) : 1 / a;
-    return std::bit_cast<double>(std::bit_cast<u64>(v) & 0xffffffff00000000u);
-  }
+constexpr auto upper = [](double a) -> double {
+  if (std::fabs(a) < std::numeric_limits<double>::min()) a = std::copysign(0.0, a);
+  const double v = root ? 1 / std::sqrt(a) : 1 / a;
+  return std::bit_cast<double>(std::bit_cast<u64>(v) & 0xffffffff00000000u);
 };
 // neg and abs keep a NaN's bits.
 template <bool absolute>
@@ -235,11 +215,11 @@ Handler float_handler(const Statement& s, Type type) {
   if (op == "sub") return floats<2>(s, type, [](auto a, auto b) { return a - b; });
   if (op == "mul") return floats<2>(s, type, [](auto a, auto b) { return a * b; });
   if (op == "div") return floats<2>(s, type, [](auto a, auto b) { return a / b; });
-  if (op == "fma" || op == "mad") return floats<3>(s, type, FusedMultiplyAdd{});
+  if (op == "fma" || op == "mad") return floats<3>(s, type, [](auto a, auto b, auto c) { return std::fma(a, b, c); });
   if (op == "sqrt") return floats<1>(s, type, [](auto a) { return std::sqrt(a); });
-  if (op == "rcp" && s.is("approx") && type == Type::f64) return each<Upper<false>, double, double>;
+  if (op == "rcp" && s.is("approx") && type == Type::f64) return each<decltype(upper<false>), double, double>;
   if (op == "rsqrt" && type == Type::f64)
-    return s.is("ftz") ? each<Upper<true>, double, double>
+    return s.is("ftz") ? each<decltype(upper<true>), double, double>
                        : each<decltype([](double a) { return 1 / std::sqrt(a); }), double, double>;
   if (op == "rcp") return floats<1>(s, type, [](auto a) { return 1 / a; });
   // These are more accurate than a GPU's.

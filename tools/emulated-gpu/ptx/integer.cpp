@@ -21,17 +21,9 @@ using Unsigned = std::conditional_t<sizeof(T) <= 4, u32, u64>;
 template <class T>
 constexpr unsigned width = 8 * sizeof(T);
 
-struct MultiplyLow {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>(Unsigned<T>(a) * Unsigned<T>(b));
-  }
-};
-struct MultiplyHigh {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>((Wide<T>(a) * Wide<T>(b)) >> width<T>);
-  }
+constexpr auto multiply_low = []<class T>(T a, T b) -> T { return static_cast<T>(Unsigned<T>(a) * Unsigned<T>(b)); };
+constexpr auto multiply_high = []<class T>(T a, T b) -> T {
+  return static_cast<T>((Wide<T>(a) * Wide<T>(b)) >> width<T>);
 };
 struct MultiplyWide {
   template <class T>
@@ -44,150 +36,112 @@ struct MultiplyWide {
   }
 };
 template <class Product>
-struct Plus {  // mad
-  template <class T>
-  T operator()(T a, T b, T c) const {
-    return static_cast<T>(Unsigned<T>(Product{}(a, b)) + Unsigned<T>(c));
-  }
+constexpr auto plus = []<class T>(T a, T b, T c) -> T {  // mad
+  return static_cast<T>(Unsigned<T>(Product{}(a, b)) + Unsigned<T>(c));
 };
 // A division by zero gives all ones, as GPUs do.
-struct Divide {
-  template <class T>
-  T operator()(T a, T b) const {
-    if (b == 0) return static_cast<T>(-1);
-    if (is_signed<T> && b == static_cast<T>(-1)) return static_cast<T>(0 - Unsigned<T>(a));
-    return static_cast<T>(a / b);
-  }
+constexpr auto divide = []<class T>(T a, T b) -> T {
+  if (b == 0) return static_cast<T>(-1);
+  if (is_signed<T> && b == static_cast<T>(-1)) return static_cast<T>(0 - Unsigned<T>(a));
+  return static_cast<T>(a / b);
 };
-struct Remainder {
-  template <class T>
-  T operator()(T a, T b) const {
-    if (b == 0) return a;
-    if (is_signed<T> && b == static_cast<T>(-1)) return 0;
-    return static_cast<T>(a % b);
-  }
+constexpr auto remainder_of = []<class T>(T a, T b) -> T {
+  if (b == 0) return a;
+  if (is_signed<T> && b == static_cast<T>(-1)) return 0;
+  return static_cast<T>(a % b);
 };
-struct ShiftLeft {
-  template <class T>
-  T operator()(T a, u32 n) const {
-    return n >= width<T> ? T{0} : static_cast<T>(Unsigned<T>(a) << n);
-  }
+constexpr auto shift_left = []<class T>(T a, u32 n) -> T {
+  return n >= width<T> ? T{0} : static_cast<T>(Unsigned<T>(a) << n);
 };
-struct ShiftRight {
-  template <class T>
-  T operator()(T a, u32 n) const {
-    if (n >= width<T>) return static_cast<T>(is_signed<T> && a < 0 ? -1 : 0);
-    return static_cast<T>(a >> n);
-  }
+constexpr auto shift_right = []<class T>(T a, u32 n) -> T {
+  if (n >= width<T>) return static_cast<T>(is_signed<T> && a < 0 ? -1 : 0);
+  return static_cast<T>(a >> n);
 };
 template <bool left, bool wrap>
-struct Funnel {
-  u32 operator()(u32 low, u32 high, u32 n) const {
-    n = wrap ? n & 31 : std::min(n, 32u);
-    const u64 both = u64{high} << 32 | low;
-    return static_cast<u32>(left ? n == 32 ? both : (both << n) >> 32 : both >> n);
-  }
+constexpr auto funnel_of = [](u32 low, u32 high, u32 n) -> u32 {
+  n = wrap ? n & 31 : std::min(n, 32u);
+  const u64 both = u64{high} << 32 | low;
+  return static_cast<u32>(left ? n == 32 ? both : (both << n) >> 32 : both >> n);
 };
 template <bool clamp>
-struct BitMask {  // `width` ones from bit `first` on
-  u32 operator()(u32 first, u32 width) const {
-    if (clamp && first > 31) return 0;
-    const u32 end = (first & 31) + (clamp ? std::min(width, 32u) : width & 31);
-    return (~0u << (first & 31)) & (end > 31 ? ~0u : (1u << end) - 1);
-  }
+constexpr auto bit_mask = [](u32 first, u32 width) -> u32 {  // `width` ones from bit `first` on
+  if (clamp && first > 31) return 0;
+  const u32 end = (first & 31) + (clamp ? std::min(width, 32u) : width & 31);
+  return (~0u << (first & 31)) & (end > 31 ? ~0u : (1u << end) - 1);
 };
 template <bool shift_amount>
-struct FindBit {
-  template <class T>
-  u32 operator()(T a) const {
-    const auto v = static_cast<std::make_unsigned_t<T>>(is_signed<T> && a < 0 ? ~a : a);
-    const auto zeros = static_cast<u32>(std::countl_zero(v));
-    return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
-  }
+constexpr auto find_bit = []<class T>(T a) -> u32 {
+  const auto v = static_cast<std::make_unsigned_t<T>>(is_signed<T> && a < 0 ? ~a : a);
+  const auto zeros = static_cast<u32>(std::countl_zero(v));
+  return v == 0 ? ~0u : shift_amount ? zeros : width<T> - 1 - zeros;
 };
 template <class F>
 Handler count(Type type, F) {  // u32 of a word
   return of_word(type, []<class T>(T) -> Handler { return each<F, u32, T>; });
 }
-struct AddDifference {  // sad
-  template <class T>
-  T operator()(T a, T b, T c) const {
-    return static_cast<T>(Unsigned<T>(a < b ? b : a) - Unsigned<T>(a < b ? a : b) + Unsigned<T>(c));
-  }
+constexpr auto add_difference = []<class T>(T a, T b, T c) -> T {  // sad
+  return static_cast<T>(Unsigned<T>(a < b ? b : a) - Unsigned<T>(a < b ? a : b) + Unsigned<T>(c));
 };
 template <class F>
-constexpr Handler three = each<F, u32, u32, u32, u32>;
+Handler three(F) {
+  return each<F, u32, u32, u32, u32>;
+}
 // The product of so many pairs, added to c: of bytes, or of 16-bit values and the bytes from `first` on.
 template <class A, class B, int pairs, int first>
-struct Dot {
-  u32 operator()(u32 a, u32 b, u32 c) const {
-    for (int n = 0; n < pairs; ++n)
-      c += static_cast<u32>(static_cast<A>(a >> n * width<A>) * static_cast<B>(b >> (first + n) * 8));
-    return c;
-  }
+constexpr auto dot_of = [](u32 a, u32 b, u32 c) -> u32 {
+  for (int n = 0; n < pairs; ++n)
+    c += static_cast<u32>(static_cast<A>(a >> n * width<A>) * static_cast<B>(b >> (first + n) * 8));
+  return c;
 };
 template <class U, class S, int pairs, int first>
 Handler dot(const Statement& s) {
   const bool a = s.op[s.op.size() - 2] == "s32", b = s.op.back() == "s32";
-  if (a) return b ? three<Dot<S, s8, pairs, first>> : three<Dot<S, u8, pairs, first>>;
-  return b ? three<Dot<U, s8, pairs, first>> : three<Dot<U, u8, pairs, first>>;
+  if (a) return b ? three(dot_of<S, s8, pairs, first>) : three(dot_of<S, u8, pairs, first>);
+  return b ? three(dot_of<U, s8, pairs, first>) : three(dot_of<U, u8, pairs, first>);
 }
 // The differences of bytes, or their sum added to c.
 template <bool sum>
-struct Differences {
-  u32 operator()(u32 a, u32 b, u32 c) const {
-    u32 all = 0;
-    for (int at = 0; at < 32; at += 8) {
-      const u32 x = a >> at & 0xff, y = b >> at & 0xff, difference = x < y ? y - x : x - y;
-      if (sum) c += difference;
-      else all |= difference << at;
-    }
-    return sum ? c : all;
+constexpr auto differences = [](u32 a, u32 b, u32 c) -> u32 {
+  u32 all = 0;
+  for (int at = 0; at < 32; at += 8) {
+    const u32 x = a >> at & 0xff, y = b >> at & 0xff, difference = x < y ? y - x : x - y;
+    if (sum) c += difference;
+    else all |= difference << at;
   }
+  return sum ? c : all;
 };
-struct Extract {  // bfe
-  template <class T>
-  T operator()(T a, u32 position, u32 length) const {
-    using V = std::make_unsigned_t<T>;
-    position &= 0xff, length &= 0xff;
-    if (length == 0) return 0;
-    const u32 top = std::min(position + length - 1, width<T> - 1);
-    const bool sign = is_signed<T> && (static_cast<V>(a) >> top & 1);
-    const u32 have = position >= width<T> ? 0 : std::min(length, width<T> - position);
-    const V mask = have >= width<T> ? ~V{0} : static_cast<V>((V{1} << have) - 1);
-    const V value = position >= width<T> ? V{0} : static_cast<V>(static_cast<V>(a) >> position) & mask;
-    return static_cast<T>(sign ? value | ~mask : value);
-  }
+constexpr auto extract = []<class T>(T a, u32 position, u32 length) -> T {  // bfe
+  using V = std::make_unsigned_t<T>;
+  position &= 0xff, length &= 0xff;
+  if (length == 0) return 0;
+  const u32 top = std::min(position + length - 1, width<T> - 1);
+  const bool sign = is_signed<T> && (static_cast<V>(a) >> top & 1);
+  const u32 have = position >= width<T> ? 0 : std::min(length, width<T> - position);
+  const V mask = have >= width<T> ? ~V{0} : static_cast<V>((V{1} << have) - 1);
+  const V value = position >= width<T> ? V{0} : static_cast<V>(static_cast<V>(a) >> position) & mask;
+  return static_cast<T>(sign ? value | ~mask : value);
 };
-struct Insert {  // bfi
-  template <class T>
-  T operator()(T a, T b, u32 position, u32 length) const {
-    position &= 0xff, length &= 0xff;
-    if (position >= width<T> || length == 0) return b;
-    const T mask = static_cast<T>((length >= width<T> ? ~T{0} : (T{1} << length) - 1) << position);
-    return static_cast<T>((b & ~mask) | ((a << position) & mask));
-  }
+constexpr auto insert = []<class T>(T a, T b, u32 position, u32 length) -> T {  // bfi
+  position &= 0xff, length &= 0xff;
+  if (position >= width<T> || length == 0) return b;
+  const T mask = static_cast<T>((length >= width<T> ? ~T{0} : (T{1} << length) - 1) << position);
+  return static_cast<T>((b & ~mask) | ((a << position) & mask));
 };
-struct Reverse {
-  template <class T>
-  T operator()(T a) const {
-    T r = 0;
-    for (unsigned n = 0; n < width<T>; ++n) r = static_cast<T>(r << 1 | (a >> n & 1));
-    return r;
-  }
+constexpr auto reverse = []<class T>(T a) -> T {
+  T r = 0;
+  for (unsigned n = 0; n < width<T>; ++n) r = static_cast<T>(r << 1 | (a >> n & 1));
+  return r;
 };
-struct Permute {
-  u32 operator()(u32 a, u32 b, u32 selection) const {
-    const u64 both = u64{b} << 32 | a;
-    u32 r = 0;
-    for (int n = 0; n < 4; ++n) {
-      const u32 s = selection >> (4 * n) & 15;
-      u32 byte = static_cast<u32>(both >> (8 * (s & 7))) & 0xff;
-      if (s & 8) byte = byte & 0x80 ? 0xff : 0;
-      r |= byte << (8 * n);
-    }
-    return r;
+constexpr auto permute = [](u32 a, u32 b, u32 selection) -> u32 {
+  const u64 both = u64{b} << 32 | a;
+  u32 r = 0;
+  for (int n = 0; n < 4; ++n) {
+    const u32 s = selection >> (4 * n) & 15;
+    u32 byte = static_cast<u32>(both >> (8 * (s & 7))) & 0xff;
+    if (s & 8) byte = byte & 0x80 ? 0xff : 0;
+    r |= byte << (8 * n);
   }
+  return r;
 };
 void lop3(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
@@ -202,11 +156,11 @@ void lop3(Warp& w, const Instruction& i, u32 mask) {
 }
 
 template <class F>
-Handler shift(Type type) {
+Handler shift(Type type, F) {
   return of_integer(type, []<class T>(T) -> Handler { return each<F, T, T, u32>; });
 }
-template <class F, class... More>
-Handler words(Type type) {  // of the same type as the result
+template <class... More, class F>
+Handler words(Type type, F) {  // of the same type as the result
   return of_word(type, []<class T>(T) -> Handler { return each<F, T, T, More...>; });
 }
 Handler multiply(const Statement& s, Type type, bool add) {
@@ -220,8 +174,8 @@ Handler multiply(const Statement& s, Type type, bool add) {
       default: return nullptr;
     }
   }
-  if (s.is("hi")) return add ? integers<3>(type, Plus<MultiplyHigh>{}) : integers<2>(type, MultiplyHigh{});
-  return add ? bits<3>(type, Plus<MultiplyLow>{}) : bits<2>(type, MultiplyLow{});
+  if (s.is("hi")) return add ? integers<3>(type, plus<decltype(multiply_high)>) : integers<2>(type, multiply_high);
+  return add ? bits<3>(type, plus<decltype(multiply_low)>) : bits<2>(type, multiply_low);
 }
 // add, sub and mad with the carry of the lane: it comes in if bit 0 of the immediate is set (addc), and goes out if bit
 // 1 is (.cc).
@@ -237,8 +191,8 @@ void with_carry(Warp& w, const Instruction& i, u32 mask) {
     const u32 bit = 1u << l;
     const bool had = w.carry & bit;
     const Twice x = static_cast<U>(!product          ? a[l]
-                                   : sum == Sum::low ? MultiplyLow{}(a[l], b[l])
-                                                     : MultiplyHigh{}(a[l], b[l]));
+                                   : sum == Sum::low ? multiply_low(a[l], b[l])
+                                                     : multiply_high(a[l], b[l]));
     const auto y = static_cast<U>(product ? c[l] : b[l]);
     const Twice result = sum == Sum::subtract ? x + static_cast<U>(~y) + (had || !(i.immediate & 1))
                                               : x + y + (had && (i.immediate & 1));
@@ -252,8 +206,8 @@ Handler carry(Type type) {
 }
 Handler funnel(const Statement& s) {
   const bool wrap = s.is("wrap");
-  if (s.is("l")) return wrap ? three<Funnel<true, true>> : three<Funnel<true, false>>;
-  return wrap ? three<Funnel<false, true>> : three<Funnel<false, false>>;
+  if (s.is("l")) return wrap ? three(funnel_of<true, true>) : three(funnel_of<true, false>);
+  return wrap ? three(funnel_of<false, true>) : three(funnel_of<false, false>);
 }
 
 }  // namespace
@@ -270,13 +224,13 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   }
   if (op == "vabsdiff4") {
     if (std::ranges::count(s.op, "u32") != 3) return nullptr;
-    return s.is("add") ? three<Differences<true>> : three<Differences<false>>;
+    return s.is("add") ? three(differences<true>) : three(differences<false>);
   }
   if (op == "add") return bits<2>(type, [](auto a, auto b) { return a + b; });
   if (op == "sub") return bits<2>(type, [](auto a, auto b) { return a - b; });
   if (op == "mul" || op == "mad") return multiply(s, type, op == "mad");
-  if (op == "div") return integers<2>(type, Divide{});
-  if (op == "rem") return integers<2>(type, Remainder{});
+  if (op == "div") return integers<2>(type, divide);
+  if (op == "rem") return integers<2>(type, remainder_of);
   if (op == "min") return integers<2>(type, [](auto a, auto b) { return a < b ? a : b; });
   if (op == "max") return integers<2>(type, [](auto a, auto b) { return a > b ? a : b; });
   if (op == "neg") return bits<1>(type, [](auto a) { return 0 - a; });
@@ -286,22 +240,24 @@ Handler integer_handler(const Statement& s, Type type, Instruction& i) {
   if (op == "or") return bits<2>(type, [](auto a, auto b) { return a | b; });
   if (op == "xor") return bits<2>(type, [](auto a, auto b) { return a ^ b; });
   if (op == "not") return bits<1>(type, [](auto a) { return ~a; });
-  if (op == "shl") return shift<ShiftLeft>(type);
-  if (op == "shr") return shift<ShiftRight>(type);
+  if (op == "shl") return shift(type, shift_left);
+  if (op == "shr") return shift(type, shift_right);
   if (op == "shf") return funnel(s);
   if (op == "lop3") return lop3;
-  if (op == "prmt") return three<Permute>;
+  if (op == "prmt") return three(permute);
   if (op == "popc") return count(type, [](auto a) { return std::popcount(Unsigned<decltype(a)>(a)); });
   if (op == "clz") return count(type, [](auto a) { return std::countl_zero(Unsigned<decltype(a)>(a)); });
-  if (op == "bmsk") return s.is("clamp") ? each<BitMask<true>, u32, u32, u32> : each<BitMask<false>, u32, u32, u32>;
-  if (op == "bfind") return s.is("shiftamt") ? count(type, FindBit<true>{}) : count(type, FindBit<false>{});
-  if (op == "sad") return integers<3>(type, AddDifference{});
+  if (op == "bmsk")
+    return s.is("clamp") ? each<decltype(bit_mask<true>), u32, u32, u32>
+                         : each<decltype(bit_mask<false>), u32, u32, u32>;
+  if (op == "bfind") return s.is("shiftamt") ? count(type, find_bit<true>) : count(type, find_bit<false>);
+  if (op == "sad") return integers<3>(type, add_difference);
   if (op == "dp4a") return dot<u8, s8, 4, 0>(s);
   if (op == "dp2a") return s.is("hi") ? dot<u16, s16, 2, 2>(s) : dot<u16, s16, 2, 0>(s);
-  if (op == "brev") return words<Reverse>(type);
-  if (op == "bfe") return words<Extract, u32, u32>(type);
+  if (op == "brev") return words(type, reverse);
+  if (op == "bfe") return words<u32, u32>(type, extract);
   if (op == "bfi")
-    return size_of(type) == 8 ? each<Insert, u64, u64, u64, u32, u32> : each<Insert, u32, u32, u32, u32, u32>;
+    return with_bytes(size_of(type), []<class T>(T) -> Handler { return each<decltype(insert), T, T, T, u32, u32>; });
   return nullptr;
 }
 

@@ -179,30 +179,20 @@ Handler access(Type type, unsigned register_bytes) {
   }
 }
 
-struct Sum {
-  template <class T>
-  T operator()(T a, T b, T) const {
-    if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
-    else return canonical(a + b);
-  }
-};
+using Sum = decltype([]<class T>(T a, T b, T) -> T {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  else return canonical(a + b);
+});
+using FlushedSum = decltype([](float a, float b, float) {  // on global memory, f32 is flushed
+  return canonical(flushed(flushed(a) + flushed(b)));
+});
+using SmallSum = decltype([]<class T>(T a, T b, T) { return T::of(static_cast<float>(a) + static_cast<float>(b)); });
 template <class T>
-struct SmallSum {
-  T operator()(T a, T b, T) const { return T::of(static_cast<float>(a) + static_cast<float>(b)); }
+constexpr auto pair_sum = [](u32 a, u32 b, u32) {
+  return pair_of(SmallSum{}(part<T>(a, 0), part<T>(b, 0), T{}), SmallSum{}(part<T>(a, 1), part<T>(b, 1), T{}));
 };
-template <class T>
-struct PairSum {
-  u32 operator()(u32 a, u32 b, u32) const {
-    return pair_of(SmallSum<T>{}(part<T>(a, 0), part<T>(b, 0), {}), SmallSum<T>{}(part<T>(a, 1), part<T>(b, 1), {}));
-  }
-};
-struct Exchange {  // also of memory that was never written
-  template <class T>
-  T operator()(T, T b, T) const {
-    return b;
-  }
-};
+using Exchange = decltype([]<class T>(T, T b, T) { return b; });  // also of memory that was never written
 // d = *s[0]; *s[0] = F(*s[0], s[1], s[2])
 template <class T, class F>
 void atomic(Warp& w, const Instruction& i, u32 mask) {
@@ -234,18 +224,15 @@ Handler atomic_integers(Type type, F) {
   if (type == Type::u16) return atomic<u16, F>;
   return of_word(type, []<class T>(T) -> Handler { return atomic<T, F>; });
 }
-struct FlushedSum {  // on global memory, f32 is flushed
-  float operator()(float a, float b, float) const { return canonical(flushed(flushed(a) + flushed(b))); }
-};
 Handler atomic_handler(const Statement& s, Type type) {
   if (s.is("add")) {
     switch (type) {
       case Type::f32: return s.is("shared") || s.is("shared::cta") ? atomic<float, Sum> : atomic<float, FlushedSum>;
       case Type::f64: return atomic<double, Sum>;
-      case Type::f16: return atomic<half, SmallSum<half>>;
-      case Type::bf16: return atomic<bfloat, SmallSum<bfloat>>;
-      case Type::f16x2: return atomic<u32, PairSum<half>>;
-      case Type::bf16x2: return atomic<u32, PairSum<bfloat>>;
+      case Type::f16: return atomic<half, SmallSum>;
+      case Type::bf16: return atomic<bfloat, SmallSum>;
+      case Type::f16x2: return atomic<u32, decltype(pair_sum<half>)>;
+      case Type::bf16x2: return atomic<u32, decltype(pair_sum<bfloat>)>;
       case Type::u16: return nullptr;
       default: return atomic_integers(type, Sum{});
     }
