@@ -391,26 +391,22 @@ ncclResult_t ncclGroupEnd() {
   return guarded([] { end_group(); });
 }
 
-ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return put(Op::all_reduce, in, out, count, type, op, 0, comm, stream);
-}
-ncclResult_t ncclReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
-  return put(Op::reduce, in, out, count, type, op, root, comm, stream);
-}
-ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
-  return put(Op::reduce_scatter, in, out, count, type, op, 0, comm, stream);
-}
-ncclResult_t ncclAllGather(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
-  return put(Op::all_gather, in, out, count, type, 0, 0, comm, stream);
-}
-ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
-  return put(Op::broadcast, in, out, count, type, 0, root, comm, stream);
-}
+// An operation with two buffers, and what its call has between the type and the communicator
+#define TWO_BUFFERS(name, operation, redop, root, ...)                                 \
+  ncclResult_t name(const void* in, void* out, std::size_t count, ncclDataType_t type, \
+                    __VA_ARGS__ __VA_OPT__(, ) ncclComm_t comm, cudaStream_t stream) { \
+    return put(Op::operation, in, out, count, type, redop, root, comm, stream);        \
+  }
+TWO_BUFFERS(ncclAllReduce, all_reduce, op, 0, ncclRedOp_t op)
+TWO_BUFFERS(ncclReduce, reduce, op, root, ncclRedOp_t op, int root)
+TWO_BUFFERS(ncclReduceScatter, reduce_scatter, op, 0, ncclRedOp_t op)
+TWO_BUFFERS(ncclAllGather, all_gather, 0, 0)
+TWO_BUFFERS(ncclBroadcast, broadcast, 0, root, int root)
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 3)
+TWO_BUFFERS(ncclAlltoAll, all_to_all, 0, 0)
+TWO_BUFFERS(ncclGather, gather, 0, root, int root)
+TWO_BUFFERS(ncclScatter, scatter, 0, root, int root)
+#endif
 ncclResult_t ncclBcast(void* data, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                        cudaStream_t stream) {
   return put(Op::broadcast, data, data, count, type, 0, root, comm, stream);
@@ -423,19 +419,5 @@ ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int pe
                       cudaStream_t stream) {
   return put(Op::recv, nullptr, data, count, type, 0, peer, comm, stream);
 }
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 3)
-ncclResult_t ncclAlltoAll(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
-                          cudaStream_t stream) {
-  return put(Op::all_to_all, in, out, count, type, 0, 0, comm, stream);
-}
-ncclResult_t ncclGather(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                        cudaStream_t stream) {
-  return put(Op::gather, in, out, count, type, 0, root, comm, stream);
-}
-ncclResult_t ncclScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                         cudaStream_t stream) {
-  return put(Op::scatter, in, out, count, type, 0, root, comm, stream);
-}
-#endif
 
 }  // extern "C"
