@@ -20,88 +20,82 @@ std::array<unsigned char, 16> uuid_of(int device) {
   return bytes;
 }
 
-// Of compute capability 9.0, with few multiprocessors, because programs start blocks for each.
+// What has both an attribute and a member of cudaDeviceProp: of compute capability 9.0, with few multiprocessors,
+// because programs start blocks for each.
+#define BOTH(X)                                                              \
+  X(PciDeviceId, pciDeviceID, physical_device(device))                       \
+  X(ComputeCapabilityMajor, major, 9)                                        \
+  X(ComputeCapabilityMinor, minor, 0)                                        \
+  X(TotalConstantMemory, totalConstMem, 65536)                               \
+  X(MaxSharedMemoryPerBlock, sharedMemPerBlock, 48 << 10)                    \
+  X(MaxSharedMemoryPerBlockOptin, sharedMemPerBlockOptin, 227 << 10)         \
+  X(MaxSharedMemoryPerMultiprocessor, sharedMemPerMultiprocessor, 228 << 10) \
+  X(ReservedSharedMemoryPerBlock, reservedSharedMemPerBlock, 1 << 10)        \
+  X(MaxRegistersPerBlock, regsPerBlock, 65536)                               \
+  X(MaxRegistersPerMultiprocessor, regsPerMultiprocessor, 65536)             \
+  X(WarpSize, warpSize, 32)                                                  \
+  X(MultiProcessorCount, multiProcessorCount, multiprocessors)               \
+  X(MaxThreadsPerBlock, maxThreadsPerBlock, 1024)                            \
+  X(MaxThreadsPerMultiProcessor, maxThreadsPerMultiProcessor, 2048)          \
+  X(MaxBlocksPerMultiprocessor, maxBlocksPerMultiProcessor, 32)              \
+  X(MaxBlockDimX, maxThreadsDim[0], 1024)                                    \
+  X(MaxBlockDimY, maxThreadsDim[1], 1024)                                    \
+  X(MaxBlockDimZ, maxThreadsDim[2], 64)                                      \
+  X(MaxGridDimX, maxGridSize[0], 0x7fffffff)                                 \
+  X(MaxGridDimY, maxGridSize[1], 65535)                                      \
+  X(MaxGridDimZ, maxGridSize[2], 65535)                                      \
+  X(MaxPitch, memPitch, 0x7fffffff)                                          \
+  X(TextureAlignment, textureAlignment, 512)                                 \
+  X(SurfaceAlignment, surfaceAlignment, 512)                                 \
+  X(TexturePitchAlignment, texturePitchAlignment, 32)                        \
+  X(L2CacheSize, l2CacheSize, 50 << 20)                                      \
+  X(GlobalMemoryBusWidth, memoryBusWidth, 5120)                              \
+  X(AsyncEngineCount, asyncEngineCount, 3)                                   \
+  X(ConcurrentKernels, concurrentKernels, 1)                                 \
+  X(CanMapHostMemory, canMapHostMemory, 1)                                   \
+  X(UnifiedAddressing, unifiedAddressing, 1)                                 \
+  X(ManagedMemory, managedMemory, 1)                                         \
+  X(ConcurrentManagedAccess, concurrentManagedAccess, 1)                     \
+  X(CooperativeLaunch, cooperativeLaunch, 1)                                 \
+  X(HostRegisterSupported, hostRegisterSupported, 1)                         \
+  X(StreamPrioritiesSupported, streamPrioritiesSupported, 1)                 \
+  X(MemoryPoolsSupported, memoryPoolsSupported, 1)                           \
+  X(ComputePreemptionSupported, computePreemptionSupported, 1)               \
+  X(CanUseHostPointerForRegisteredMem, canUseHostPointerForRegisteredMem, 1) \
+  X(GlobalL1CacheSupported, globalL1CacheSupported, 1)                       \
+  X(LocalL1CacheSupported, localL1CacheSupported, 1)                         \
+  X(EccEnabled, ECCEnabled, 1)
+
 cudaDeviceProp properties_of(int device) {
   require_device(device);
-  const int physical = physical_device(device);
   cudaDeviceProp properties{};
   std::strcpy(properties.name, "Emulated GPU");
-  std::ranges::copy(uuid_of(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
-  properties.pciDeviceID = physical;
-  properties.major = 9;
+  std::ranges::copy(uuid_of(physical_device(device)), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
   properties.totalGlobalMem = device_memory;
-  properties.totalConstMem = 65536;
-  properties.sharedMemPerBlock = 48 << 10;
-  properties.sharedMemPerBlockOptin = 227 << 10;
-  properties.sharedMemPerMultiprocessor = 228 << 10;
-  properties.reservedSharedMemPerBlock = 1 << 10;
-  properties.regsPerBlock = properties.regsPerMultiprocessor = 65536;
-  properties.warpSize = 32;
-  properties.multiProcessorCount = multiprocessors;
-  properties.maxThreadsPerBlock = 1024;
-  properties.maxThreadsPerMultiProcessor = 2048;
-  properties.maxBlocksPerMultiProcessor = 32;
-  std::ranges::copy(std::array{1024, 1024, 64}, properties.maxThreadsDim);
-  std::ranges::copy(std::array{0x7fffffff, 65535, 65535}, properties.maxGridSize);
-  properties.memPitch = 0x7fffffff;
-  properties.textureAlignment = properties.surfaceAlignment = 512;
-  properties.texturePitchAlignment = 32;
-  properties.l2CacheSize = 50 << 20;
-  properties.memoryBusWidth = 5120;
-  properties.asyncEngineCount = 3;
-  properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = 1;
-  properties.managedMemory = properties.concurrentManagedAccess = properties.cooperativeLaunch =
-      properties.hostRegisterSupported = 1;
-  properties.streamPrioritiesSupported = properties.memoryPoolsSupported = properties.computePreemptionSupported =
-      properties.canUseHostPointerForRegisteredMem = 1;
-  properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
-      properties.ECCEnabled = 1;
+  properties.unifiedFunctionPointers = 1;
+#define MEMBER(attribute, member, value) properties.member = value;
+  BOTH(MEMBER)
   return properties;
 }
 
 int attribute_of(int device, cudaDeviceAttr attribute) {
-  const cudaDeviceProp properties = properties_of(device);
-  const auto number = [](auto value) { return static_cast<int>(value); };
-  const std::pair<cudaDeviceAttr, int> values[] = {
-      {cudaDevAttrMaxThreadsPerBlock, properties.maxThreadsPerBlock},
-      {cudaDevAttrMaxBlockDimX, properties.maxThreadsDim[0]},
-      {cudaDevAttrMaxBlockDimY, properties.maxThreadsDim[1]},
-      {cudaDevAttrMaxBlockDimZ, properties.maxThreadsDim[2]},
-      {cudaDevAttrMaxGridDimX, properties.maxGridSize[0]},
-      {cudaDevAttrMaxGridDimY, properties.maxGridSize[1]},
-      {cudaDevAttrMaxGridDimZ, properties.maxGridSize[2]},
-      {cudaDevAttrMaxSharedMemoryPerBlock, number(properties.sharedMemPerBlock)},
-      {cudaDevAttrMaxSharedMemoryPerBlockOptin, number(properties.sharedMemPerBlockOptin)},
-      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, number(properties.sharedMemPerMultiprocessor)},
-      {cudaDevAttrReservedSharedMemoryPerBlock, number(properties.reservedSharedMemPerBlock)},
-      {cudaDevAttrTotalConstantMemory, number(properties.totalConstMem)},
-      {cudaDevAttrWarpSize, properties.warpSize},
-      {cudaDevAttrMaxRegistersPerBlock, properties.regsPerBlock},
-      {cudaDevAttrMaxRegistersPerMultiprocessor, properties.regsPerBlock},
-      {cudaDevAttrClockRate, 1'000'000},
-      {cudaDevAttrMemoryClockRate, 1'000'000},
-      {cudaDevAttrMultiProcessorCount, properties.multiProcessorCount},
-      {cudaDevAttrMaxThreadsPerMultiProcessor, properties.maxThreadsPerMultiProcessor},
-      {cudaDevAttrMaxBlocksPerMultiprocessor, properties.maxBlocksPerMultiProcessor},
-      {cudaDevAttrGlobalMemoryBusWidth, properties.memoryBusWidth},
-      {cudaDevAttrL2CacheSize, properties.l2CacheSize},
-      {cudaDevAttrAsyncEngineCount, properties.asyncEngineCount},
-      {cudaDevAttrPciDeviceId, properties.pciDeviceID},
-      {cudaDevAttrComputeCapabilityMajor, properties.major},
-      {cudaDevAttrComputeCapabilityMinor, properties.minor},
-      {cudaDevAttrSingleToDoublePrecisionPerfRatio, 2},
-      {cudaDevAttrHostNumaId, -1},
-      {cudaDevAttrNumaId, -1},
-  };
-  static constexpr cudaDeviceAttr had[] = {cudaDevAttrConcurrentKernels,         cudaDevAttrCanMapHostMemory,
-                                           cudaDevAttrUnifiedAddressing,         cudaDevAttrManagedMemory,
-                                           cudaDevAttrConcurrentManagedAccess,   cudaDevAttrCooperativeLaunch,
-                                           cudaDevAttrHostRegisterSupported,     cudaDevAttrMemoryPoolsSupported,
-                                           cudaDevAttrStreamPrioritiesSupported, cudaDevAttrEccEnabled};
-  if (const auto* const found = std::ranges::find(values, attribute, &std::pair<cudaDeviceAttr, int>::first);
-      found != std::end(values))
-    return found->second;
-  return std::ranges::count(had, attribute) > 0;
+  require_device(device);
+#define VALUE(attribute, member, value) \
+  case cudaDevAttr##attribute:          \
+    return value;
+  switch (attribute) {
+    BOTH(VALUE)
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate:
+      return 1'000'000;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      return 2;
+    case cudaDevAttrHostNumaId:
+    case cudaDevAttrNumaId:
+      return -1;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
