@@ -190,28 +190,20 @@ auto rounded(int mode, F f) {
                (void)z, (void)y;                               \
                return T{expression};                           \
              }))
-#define COMPARE_ROUNDED(T, constraint, op, expression)               \
-  COMPARE_IN_MODE(T, constraint, op(rn), FE_TONEAREST, expression);  \
-  COMPARE_IN_MODE(T, constraint, op(rz), FE_TOWARDZERO, expression); \
-  COMPARE_IN_MODE(T, constraint, op(rm), FE_DOWNWARD, expression);   \
-  COMPARE_IN_MODE(T, constraint, op(rp), FE_UPWARD, expression)
-#define ADD_F32(r) "add." #r ".f32 %0, %1, %2;"
-#define MUL_F32(r) "mul." #r ".f32 %0, %1, %2;"
-#define DIV_F32(r) "div." #r ".f32 %0, %1, %2;"
-#define FMA_F32(r) "fma." #r ".f32 %0, %1, %2, %3;"
-#define SQRT_F32(r) "sqrt." #r ".f32 %0, %1;"
-#define ADD_F64(r) "add." #r ".f64 %0, %1, %2;"
-#define DIV_F64(r) "div." #r ".f64 %0, %1, %2;"
-#define FMA_F64(r) "fma." #r ".f64 %0, %1, %2, %3;"
+#define COMPARE_ROUNDED(T, constraint, before, after, expression)               \
+  COMPARE_IN_MODE(T, constraint, before "rn" after, FE_TONEAREST, expression);  \
+  COMPARE_IN_MODE(T, constraint, before "rz" after, FE_TOWARDZERO, expression); \
+  COMPARE_IN_MODE(T, constraint, before "rm" after, FE_DOWNWARD, expression);   \
+  COMPARE_IN_MODE(T, constraint, before "rp" after, FE_UPWARD, expression)
 void compare_floats() {
-  COMPARE_ROUNDED(float, "f", ADD_F32, x + y);
-  COMPARE_ROUNDED(float, "f", MUL_F32, x* y);
-  COMPARE_ROUNDED(float, "f", DIV_F32, x / y);
-  COMPARE_ROUNDED(float, "f", FMA_F32, std::fma(x, y, z));
-  COMPARE_ROUNDED(float, "f", SQRT_F32, std::sqrt(x));
-  COMPARE_ROUNDED(double, "d", ADD_F64, x + y);
-  COMPARE_ROUNDED(double, "d", DIV_F64, x / y);
-  COMPARE_ROUNDED(double, "d", FMA_F64, std::fma(x, y, z));
+  COMPARE_ROUNDED(float, "f", "add.", ".f32 %0, %1, %2;", x + y);
+  COMPARE_ROUNDED(float, "f", "mul.", ".f32 %0, %1, %2;", x* y);
+  COMPARE_ROUNDED(float, "f", "div.", ".f32 %0, %1, %2;", x / y);
+  COMPARE_ROUNDED(float, "f", "fma.", ".f32 %0, %1, %2, %3;", std::fma(x, y, z));
+  COMPARE_ROUNDED(float, "f", "sqrt.", ".f32 %0, %1;", std::sqrt(x));
+  COMPARE_ROUNDED(double, "d", "add.", ".f64 %0, %1, %2;", x + y);
+  COMPARE_ROUNDED(double, "d", "div.", ".f64 %0, %1, %2;", x / y);
+  COMPARE_ROUNDED(double, "d", "fma.", ".f64 %0, %1, %2, %3;", std::fma(x, y, z));
   COMPARE_32(float, "f", "min.f32 %0, %1, %2;", a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b);
   COMPARE_32(float, "f", "abs.f32 %0, %1;", std::fabs(a));
   COMPARE_32(float, "f", "copysign.f32 %0, %1, %2;", std::copysign(b, a));
