@@ -4,14 +4,6 @@
 
 namespace emulated_gpu::ptx {
 
-void Checker::restart() {
-  std::fill(cells.begin(), cells.end(), Cell{});
-  std::fill(lanes.begin(), lanes.end(), WarpClocks{});
-  for (auto& row : barriers) std::fill(row.begin(), row.end(), 0);
-  std::fill(clock.begin(), clock.end(), 0);
-  released.clear();
-}
-
 // An access with .release or .acquire orders what its warp did before or does afterwards.
 void Checker::synchronize(const Warp& w, const Instruction& i, u64 offset) {
   if (!i.release && !i.acquire) return;

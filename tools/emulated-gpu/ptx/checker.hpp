@@ -34,7 +34,7 @@ struct Checker {
 
   explicit Checker(std::size_t shared_bytes, unsigned warps)
       : cells(shared_bytes), lanes(warps), barriers(warps, std::vector<Clock>(warps)), clock(warps) {}
-  void restart();
+  void restart() { *this = Checker(cells.size(), static_cast<unsigned>(clock.size())); }
   void access(const Warp& w, const Instruction& i, u32 mask, const u64* address, unsigned bytes, Access kind,
               Stored stored);
   // The lanes of `mask` have met.
