@@ -7,13 +7,6 @@
 namespace emulated_gpu::ptx {
 namespace {
 
-// Whether `list` has this word. Lists begin and end with a space.
-bool has(std::string_view list, std::string_view word) {
-  for (auto at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
-    if (list[at - 1] == ' ' && list[at + word.size()] == ' ') return true;
-  return false;
-}
-
 constexpr std::string_view rounding = " rn rz rm rp ftz sat ",
                            spaces = " global shared shared::cta local param param::entry param::func const ",
                            memory_order = " volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys ";
@@ -379,14 +372,6 @@ void Decoder::call_statement(const Statement& s) {
 void Decoder::mov_statement(const Statement& s, Type type) {
   const auto& o = s.operands;
   const unsigned bytes = register_bytes(type);
-  if (type == Type::pred) {
-    Instruction& i = put(s, {predicate_in(o.at(1))});
-    i.immediate = o[1].negated;
-    i.run = [](Warp& w, const Instruction& instruction, u32 mask) {
-      set_predicate(w, instruction.d, mask, predicate(w, instruction.s[0], instruction.immediate));
-    };
-    return;
-  }
   const bool packs = o.at(1).kind == Operand::vector, unpacks = o[0].kind == Operand::vector;
   if (packs || unpacks) {
     const auto& parts = o[packs ? 1 : 0].parts;
@@ -422,12 +407,13 @@ void Decoder::arithmetic(const Statement& s, Type type) {
   const auto& o = s.operands;
   const std::string_view op = s.op[0];
   const bool fp = is_fp(type);
-  if (type == Type::pred) {  // and, or, xor, not
-    const Row a = predicate_in(o.at(1)), b = op == "not" ? a : predicate_in(o.at(2));
+  if (type == Type::pred) {  // and, or, xor, not, mov
+    const bool one_source = op == "not" || op == "mov";
+    const Row a = predicate_in(o.at(1)), b = one_source ? a : predicate_in(o.at(2));
     Instruction& i = put(s, {a, b});
-    i.immediate = (o[1].negated ? 1u : 0u) | (op != "not" && o[2].negated ? 2u : 0u);
+    i.immediate = (o[1].negated ? 1u : 0u) | (!one_source && o[2].negated ? 2u : 0u);
     // The results for the four pairs of bits, as lop3 has them
-    i.offset = op == "and" ? 8 : op == "or" ? 14 : op == "xor" ? 6 : op == "not" ? 3 : 0;
+    i.offset = op == "and" ? 8 : op == "or" ? 14 : op == "xor" ? 6 : op == "not" ? 3 : op == "mov" ? 12 : 0;
     if (!i.offset) unsupported();
     i.run = [](Warp& w, const Instruction& one, u32 mask) {
       const u32 x = predicate(w, one.s[0], one.immediate & 1), y = predicate(w, one.s[1], one.immediate & 2);
@@ -466,7 +452,7 @@ void Decoder::statement(const Statement& s) {
   Type type = Type::none;
   for (std::size_t n = s.op.size(); n-- > 1 && type == Type::none;) type = type_of(s.op[n]);
 
-  if (op == "mov") return mov_statement(s, type);
+  if (op == "mov" && type != Type::pred) return mov_statement(s, type);
   if (op == "ld" || op == "st" || op == "atom" || op == "red") return memory_statement(s, type);
   if (op == "bar" || op == "barrier") return barrier_statement(s);
   if (op == "call") return call_statement(s);
@@ -516,8 +502,10 @@ void Decoder::statement(const Statement& s) {
     return;
   }
   if (op == "cvta") {
-    const unsigned bytes = size_of(type);
-    return set(put(s, {in(s, o.at(1), type)}), is_shared(s) ? cvta_handler(s.is("to"), bytes) : move_handler(bytes));
+    if (is_shared(s) && size_of(type) != 8) unsupported();
+    Instruction& i = put(s, {in(s, o.at(1), type)});
+    i.immediate = s.is("to");
+    return set(i, is_shared(s) ? cvta_of_shared : move_handler(size_of(type)));
   }
   if (op == "isspacep") {
     Instruction& i = put(s, {in(s, o.at(1), Type::u64)});

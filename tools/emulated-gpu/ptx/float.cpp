@@ -85,24 +85,16 @@ constexpr auto upper = [](double a) -> double {
   return std::bit_cast<double>(std::bit_cast<u64>(v) & 0xffffffff00000000u);
 };
 // neg and abs keep a NaN's bits.
+template <bool absolute, bool pair>
+constexpr auto with_sign = []<class W>(W a) -> W {
+  const W signs = static_cast<W>(pair ? 0x80008000u : W{1} << (8 * sizeof(W) - 1));
+  return static_cast<W>(absolute ? a & ~signs : a ^ signs);
+};
 template <bool absolute>
 Handler sign_handler(const Statement& s, Type type) {
-  const auto pick = []<class W>(W) {
-    return each<std::conditional_t<absolute, decltype([](W a) { return static_cast<W>(a & (W(~W{0}) >> 1)); }),
-                                   decltype([](W a) { return static_cast<W>(a ^ (W{1} << (8 * sizeof(W) - 1))); })>,
-                W, W>;
-  };
   if (s.is("ftz")) return floats<1>(s, type, [](auto a) { return absolute ? std::fabs(a) : -a; });
-  switch (type) {
-    case Type::f32: return pick(u32{});
-    case Type::f64: return pick(u64{});
-    case Type::f16:
-    case Type::bf16: return pick(u16{});
-    default:
-      return each<std::conditional_t<absolute, decltype([](u32 a) { return a & 0x7fff7fffu; }),
-                                     decltype([](u32 a) { return a ^ 0x80008000u; })>,
-                  u32, u32>;
-  }
+  if (type == Type::f16x2 || type == Type::bf16x2) return bits<1>(type, with_sign<absolute, true>);
+  return bits<1>(type, with_sign<absolute, false>);
 }
 
 // Comparisons
@@ -192,7 +184,6 @@ void set_pair(Warp& w, const Instruction& i, u32 mask) {
   set_predicate(w, i.d, mask, low);
   set_predicate(w, i.d2, mask, high);
 }
-template <Relation... r>
 Handler find_comparison(std::string_view name, Type type, bool words, bool ftz) {
   static constexpr std::string_view names[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
                                                "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
@@ -203,7 +194,8 @@ Handler find_comparison(std::string_view name, Type type, bool words, bool ftz) 
     else if (type == Type::bf16x2) found = words ? set_pair<one, bfloat, true> : set_pair<one, bfloat, false>;
     else found = comparison_of<one>(type, words, ftz);
   };
-  (look.template operator()<r>(), ...);
+  [&]<int... n>(std::integer_sequence<int, n...>) { (look.template operator()<static_cast<Relation>(n)>(), ...); }
+  (std::make_integer_sequence<int, std::size(names)>());
   return found;
 }
 
@@ -248,9 +240,7 @@ Handler comparison_handler(const Statement& s, Type type) {
     static const std::map<std::string_view, const char*> same{{"lo", "lt"}, {"ls", "le"}, {"hi", "gt"}, {"hs", "ge"}};
     if (const auto found = same.find(name); found != same.end()) name = found->second;
   }
-  using enum Relation;
-  return find_comparison<eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, Relation::nan>(
-      name, type, s.op[0] == "set", s.is("ftz"));
+  return find_comparison(name, type, s.op[0] == "set", s.is("ftz"));
 }
 
 }  // namespace emulated_gpu::ptx

@@ -99,9 +99,9 @@ struct Kernel {
   std::map<std::string_view, int> number_of;
   std::deque<Extra> extras;
   std::deque<Constant> constants;
-  std::size_t shared = reserved_shared;  // static, and the gaps
+  std::size_t shared = reserved_shared;             // static, and the gaps
   std::map<u64, const Variable*> shared_variables;  // by offset, if there are gaps behind them
-  bool uses_reserved = false;            // %reserved_smem_offset_...
+  bool uses_reserved = false;                       // %reserved_smem_offset_...
   u32 caches = 0;
 };
 
@@ -192,6 +192,13 @@ inline void set_predicate(const Warp& w, Row r, u32 mask, u32 value) {
   *d = (*d & ~mask) | (value & mask);
 }
 
+// Whether `list` has this word. Lists begin and end with a space.
+inline bool has(std::string_view list, std::string_view word) {
+  for (auto at = list.find(word); at != std::string_view::npos; at = list.find(word, at + 1))
+    if (list[at - 1] == ' ' && list[at + word.size()] == ' ') return true;
+  return false;
+}
+
 // "(x,y,z)"; "kernel K, block (x,y,z), thread (x,y,z)"; the instruction with its source line.
 std::string triple(u32 x, u32 y, u32 z);
 std::string triple(u32 number, const unsigned (&size)[3]);  // of this number in a block or grid
@@ -214,7 +221,7 @@ Handler pack_handler(bool packs, unsigned whole, unsigned part);  // or unpacks
 Handler special_handler(unsigned bytes);
 // Number and dimension of "%tid.y", for the handler's immediate and offset; nothing: there is none of this name.
 std::optional<std::pair<u64, s64>> special_register(std::string_view name);
-Handler cvta_handler(bool to_shared, unsigned bytes);
+void cvta_of_shared(Warp& w, const Instruction& i, u32 mask);
 void isspacep(Warp& w, const Instruction& i, u32 mask);
 void frame_address(Warp& w, const Instruction& i, u32 mask);
 void parameter_address(Warp& w, const Instruction& i, u32 mask);

@@ -249,14 +249,6 @@ Handler atomic_handler(const Statement& s, Type type) {
   return nullptr;
 }
 
-template <class T, bool to_shared>
-void cvta(Warp& w, const Instruction& i, u32 mask) {
-  T* const d = w.row<T>(i.d);
-  const T* a = w.row<T>(i.s[0]);
-  const T base = static_cast<T>(address_of(w.context->shared));
-  for_lanes(mask, [&](int l) { d[l] = to_shared ? a[l] - base : a[l] + base; });
-}
-
 }  // namespace
 
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
@@ -264,9 +256,11 @@ Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
   return s.op[0] == "st" ? access<Store>(type, register_bytes) : atomic_handler(s, type);
 }
 
-Handler cvta_handler(bool to_shared, unsigned bytes) {
-  if (bytes == 8) return to_shared ? cvta<u64, true> : cvta<u64, false>;
-  return nullptr;
+// immediate: from a generic address
+void cvta_of_shared(Warp& w, const Instruction& i, u32 mask) {
+  u64* const d = w.row<u64>(i.d);
+  const u64 *a = w.row<u64>(i.s[0]), base = address_of(w.context->shared);
+  for_lanes(mask, [&](int l) { d[l] = i.immediate ? a[l] - base : a[l] + base; });
 }
 
 // immediate: the Space

@@ -1,6 +1,7 @@
 // module.hpp: PTX text as variables and functions. A function's body is parsed when it is first needed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -71,11 +72,7 @@ struct Statement {
   bool understood = true;  // else it has no operands here
   const Location* location = nullptr;
 
-  bool is(std::string_view part) const {
-    for (const std::string_view one : op)
-      if (one == part) return true;
-    return false;
-  }
+  bool is(std::string_view part) const { return std::find(op.begin(), op.end(), part) != op.end(); }
 };
 
 struct Function {

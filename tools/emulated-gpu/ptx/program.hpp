@@ -86,7 +86,8 @@ class [[gnu::visibility("default")]] Program {
     std::uintptr_t address;
     void* view;  // where the emulation finds it
   };
-  // `allocate` returns device memory for a variable. With `check`, shared variables have gaps between them. Throws Refusal.
+  // `allocate` returns device memory for a variable. With `check`, shared variables have gaps between them. Throws
+  // Refusal.
   Program(std::string text, const std::function<Place(std::size_t)>& allocate, bool check);
   ~Program();
   Program(const Program&) = delete;

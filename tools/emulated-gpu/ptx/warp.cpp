@@ -93,12 +93,10 @@ u64 nanoseconds() {
   return static_cast<u64>(std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
 struct SpecialRegister {
-  std::string_view name;  // of one in three dimensions: without ".x"
-  bool same;              // for all lanes
+  std::string_view names;  // of one in three dimensions: without ".x"
+  bool same;               // for all lanes
   u64 (*value)(const Warp&, int lane, int dimension);
 };
-u64 block_of(const Warp& w, int, int n) { return w.context->block[n]; }
-u64 grid_size_of(const Warp& w, int, int n) { return w.context->launch->grid[n]; }
 template <u64 value>
 u64 fixed(const Warp&, int, int) {
   return value;
@@ -108,48 +106,33 @@ u64 clock_of(const Warp&, int, int) {
   return nanoseconds() >> shift;
 }
 constexpr SpecialRegister specials[] = {
-    {"%tid", false, [](const Warp& w, int l, int n) { return u64{w.thread[n][l]}; }},
-    {"%ntid", true, [](const Warp& w, int, int n) { return u64{w.context->launch->block[n]}; }},
-    {"%ctaid", true, block_of},
-    {"%nctaid", true, grid_size_of},
-    {"%laneid", false, [](const Warp&, int l, int) { return static_cast<u64>(l); }},
-    {"%warpid", true, [](const Warp& w, int, int) { return u64{w.number}; }},
-    {"%nwarpid", true,
+    {" %tid ", false, [](const Warp& w, int l, int n) { return u64{w.thread[n][l]}; }},
+    {" %ntid ", true, [](const Warp& w, int, int n) { return u64{w.context->launch->block[n]}; }},
+    {" %ctaid %clusterid ", true, [](const Warp& w, int, int n) { return u64{w.context->block[n]}; }},
+    {" %nctaid %nclusterid ", true, [](const Warp& w, int, int n) { return u64{w.context->launch->grid[n]}; }},
+    {" %laneid ", false, [](const Warp&, int l, int) { return static_cast<u64>(l); }},
+    {" %warpid ", true, [](const Warp& w, int, int) { return u64{w.number}; }},
+    {" %nwarpid ", true,
      [](const Warp& w, int, int) {
        const unsigned* size = w.context->launch->block;
        return (u64{size[0]} * size[1] * size[2] + 31) / 32;
      }},
-    {"%smid", true, fixed<0>},
-    {"%nsmid", true, fixed<1>},
-    {"%gridid", true, fixed<1>},
-    {"%lanemask_eq", false, [](const Warp&, int l, int) { return u64{1} << l; }},
-    {"%lanemask_lt", false, [](const Warp&, int l, int) { return (u64{1} << l) - 1; }},
-    {"%lanemask_le", false, [](const Warp&, int l, int) { return (u64{2} << l) - 1; }},
-    {"%lanemask_gt", false, [](const Warp&, int l, int) { return ~((u64{2} << l) - 1); }},
-    {"%lanemask_ge", false, [](const Warp&, int l, int) { return ~((u64{1} << l) - 1); }},
-    {"%clock", true, clock_of<0>},
-    {"%clock_hi", true, clock_of<32>},
-    {"%clock64", true, clock_of<0>},
-    {"%globaltimer", true, clock_of<0>},
-    {"%globaltimer_lo", true, clock_of<0>},
-    {"%globaltimer_hi", true, clock_of<32>},
-    {"%dynamic_smem_size", true, [](const Warp& w, int, int) { return u64{w.context->launch->shared}; }},
-    {"%total_smem_size", true, [](const Warp& w, int, int) { return u64{w.context->shared_size}; }},
-    {"%cluster_ctaid", true, fixed<0>},
-    {"%cluster_nctaid", true, fixed<1>},
-    {"%cluster_ctarank", true, fixed<0>},
-    {"%cluster_nctarank", true, fixed<1>},
-    {"%is_explicit_cluster", true, fixed<0>},
-    {"%clusterid", true, block_of},
-    {"%nclusterid", true, grid_size_of},
-    {"%reserved_smem_offset_begin", true, fixed<0>},
-    {"%reserved_smem_offset_end", true, fixed<reserved_shared>},
-    {"%reserved_smem_offset_cap", true, fixed<reserved_shared>},
-    {"%reserved_smem_offset_0", true, fixed<0>},
-    {"%reserved_smem_offset_1", true, fixed<0>},
+    {" %smid %cluster_ctaid %cluster_ctarank %is_explicit_cluster ", true, fixed<0>},
+    {" %nsmid %gridid %cluster_nctaid %cluster_nctarank ", true, fixed<1>},
+    {" %lanemask_eq ", false, [](const Warp&, int l, int) { return u64{1} << l; }},
+    {" %lanemask_lt ", false, [](const Warp&, int l, int) { return (u64{1} << l) - 1; }},
+    {" %lanemask_le ", false, [](const Warp&, int l, int) { return (u64{2} << l) - 1; }},
+    {" %lanemask_gt ", false, [](const Warp&, int l, int) { return ~((u64{2} << l) - 1); }},
+    {" %lanemask_ge ", false, [](const Warp&, int l, int) { return ~((u64{1} << l) - 1); }},
+    {" %clock %clock64 %globaltimer %globaltimer_lo ", true, clock_of<0>},
+    {" %clock_hi %globaltimer_hi ", true, clock_of<32>},
+    {" %dynamic_smem_size ", true, [](const Warp& w, int, int) { return u64{w.context->launch->shared}; }},
+    {" %total_smem_size ", true, [](const Warp& w, int, int) { return u64{w.context->shared_size}; }},
+    {" %reserved_smem_offset_begin %reserved_smem_offset_0 %reserved_smem_offset_1 ", true, fixed<0>},
+    {" %reserved_smem_offset_end %reserved_smem_offset_cap ", true, fixed<reserved_shared>},
     // grid.sync() finds its workspace with these.
-    {"%envreg1", true, [](const Warp& w, int, int) { return w.context->workspace >> 32; }},
-    {"%envreg2", true, [](const Warp& w, int, int) { return w.context->workspace; }}};
+    {" %envreg1 ", true, [](const Warp& w, int, int) { return w.context->workspace >> 32; }},
+    {" %envreg2 ", true, [](const Warp& w, int, int) { return w.context->workspace; }}};
 
 // immediate: the number among `specials`, offset: the dimension
 template <class T>
@@ -209,7 +192,7 @@ std::optional<std::pair<u64, s64>> special_register(std::string_view name) {
     dimension = name.back() - 'x';
     name.remove_suffix(2);
   }
-  const auto* const found = std::ranges::find(specials, name, &SpecialRegister::name);
+  const auto* const found = std::ranges::find_if(specials, [&](const auto& one) { return has(one.names, name); });
   if (found == std::end(specials)) return std::nullopt;
   return std::pair(static_cast<u64>(found - specials), dimension);
 }
