@@ -131,41 +131,6 @@ class Arena {
 };
 Arena& arena() { return emulated_gpu::the<Arena>(); }
 
-}  // namespace
-
-namespace emulated_gpu {
-
-const Addresses& device_addresses = Arena::addresses;
-
-const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data) {
-  const auto& memory = the<Machine>().memory;
-  const auto behind = memory.upper_bound(number(data));
-  if (behind == memory.begin()) return nullptr;
-  const auto& found = *std::prev(behind);
-  return number(data) < found.first + found.second.bytes ? &found : nullptr;
-}
-
-void require_no_capture() {  // because allocating and freeing would be no part of the graph
-  for (const cudaStream_t stream : the<Machine>().streams)
-    if (stream->capture && stream->capture->thread == std::this_thread::get_id())
-      refuse(cudaErrorStreamCaptureUnsupported, "this thread is capturing a stream");
-}
-
-std::size_t used_memory(int device) {
-  std::size_t used = 0;
-  for (const auto& [begin, allocation] : the<Machine>().memory)
-    if (allocation.device == device && !allocation.of_host()) used += allocation.bytes;
-  return used;
-}
-
-bool can_access(int device, const Allocation& memory) {
-  return memory.device == device || memory.of_host() || the<Machine>().peers.count({device, memory.device}) > 0;
-}
-
-}  // namespace emulated_gpu
-
-namespace {
-
 // Why a copy cannot use [data, data + bytes) as memory of a device or of the host; "" if it can.
 std::string range_refusal(const void* data, std::size_t bytes, bool of_device, const char* what) {
   const std::string name = fmt::format("{} ({} bytes at {}) ", what, bytes, data);
@@ -384,6 +349,33 @@ cudaError_t copy_of_peer(const char* call, void* to, int to_device, const void* 
 }  // namespace
 
 namespace emulated_gpu {
+
+const Addresses& device_addresses = Arena::addresses;
+
+const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data) {
+  const auto& memory = the<Machine>().memory;
+  const auto behind = memory.upper_bound(number(data));
+  if (behind == memory.begin()) return nullptr;
+  const auto& found = *std::prev(behind);
+  return number(data) < found.first + found.second.bytes ? &found : nullptr;
+}
+
+void require_no_capture() {  // because allocating and freeing would be no part of the graph
+  for (const cudaStream_t stream : the<Machine>().streams)
+    if (stream->capture && stream->capture->thread == std::this_thread::get_id())
+      refuse(cudaErrorStreamCaptureUnsupported, "this thread is capturing a stream");
+}
+
+std::size_t used_memory(int device) {
+  std::size_t used = 0;
+  for (const auto& [begin, allocation] : the<Machine>().memory)
+    if (allocation.device == device && !allocation.of_host()) used += allocation.bytes;
+  return used;
+}
+
+bool can_access(int device, const Allocation& memory) {
+  return memory.device == device || memory.of_host() || the<Machine>().peers.count({device, memory.device}) > 0;
+}
 
 std::string refusal(const void* data, std::size_t bytes, int device) {
   if (bytes == 0) return "";

@@ -28,6 +28,16 @@ std::optional<int> whole_number(const std::string& text, int most) {
   return value <= most ? std::optional(value) : std::nullopt;
 }
 
+struct Faults {
+  std::mutex mutex;
+  std::map<int, CudaError> of_device;
+  std::map<int, CudaError> once, at_wait;  // for the next call, and for require_success_of_all()
+  std::atomic<int> count{0};
+  std::atomic<bool> reported{false};
+  std::map<std::string, std::pair<cudaError_t, Frames>> unseen;
+};
+Faults& faults() { return emulated_gpu::the<Faults>(); }
+
 }  // namespace
 
 Machine::Machine() {
@@ -122,17 +132,6 @@ std::chrono::seconds deadline() {
   return std::chrono::seconds(seconds);
 }
 
-namespace {
-struct Faults {
-  std::mutex mutex;
-  std::map<int, CudaError> of_device;
-  std::map<int, CudaError> once, at_wait;  // for the next call, and for require_success_of_all()
-  std::atomic<int> count{0};
-  std::atomic<bool> reported{false};
-  std::map<std::string, std::pair<cudaError_t, Frames>> unseen;
-};
-Faults& faults() { return emulated_gpu::the<Faults>(); }
-}  // namespace
 void report(const std::string& line) {
   faults().reported = true;
   say(line);

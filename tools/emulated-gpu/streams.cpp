@@ -129,6 +129,25 @@ Point end_of(cudaStream_t stream) {
   return found.end();
 }
 
+void start_late_work() {
+  if (!checks()) return;
+  const Lock lock(the<Machine>().mutex);
+  for (const cudaStream_t stream : the<Machine>().streams) stream->end().wait(std::chrono::seconds(0));
+}
+
+void wait_for_device(int device, std::chrono::seconds most) {
+  std::vector<Point> ends;
+  {
+    Machine& machine = the<Machine>();
+    const Lock lock(machine.mutex);
+    for (const cudaStream_t stream : machine.streams)
+      if (stream->device == device) ends.push_back(stream->end());
+    for (const auto& [of_device, end] : machine.destroyed)
+      if (of_device == device) ends.push_back(end);
+  }
+  for (const Point& end : ends) end.wait(most);
+}
+
 }  // namespace emulated_gpu
 
 namespace {
@@ -164,29 +183,6 @@ CUgraph_st& valid(cudaGraph_t graph) {
 }
 
 }  // namespace
-
-namespace emulated_gpu {
-
-void start_late_work() {
-  if (!checks()) return;
-  const Lock lock(the<Machine>().mutex);
-  for (const cudaStream_t stream : the<Machine>().streams) stream->end().wait(std::chrono::seconds(0));
-}
-
-void wait_for_device(int device, std::chrono::seconds most) {
-  std::vector<Point> ends;
-  {
-    Machine& machine = the<Machine>();
-    const Lock lock(machine.mutex);
-    for (const cudaStream_t stream : machine.streams)
-      if (stream->device == device) ends.push_back(stream->end());
-    for (const auto& [of_device, end] : machine.destroyed)
-      if (of_device == device) ends.push_back(end);
-  }
-  for (const Point& end : ends) end.wait(most);
-}
-
-}  // namespace emulated_gpu
 
 extern "C" {
 

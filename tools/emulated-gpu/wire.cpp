@@ -39,26 +39,6 @@ std::size_t number_of(Blocks blocks, const CallMessage& post, int rank, int size
   return blocks == all || blocks == all_of_root ? static_cast<std::size_t>(size) : 1;
 }
 
-}  // namespace
-
-const char* name_of(Op op) { return form_of(op).name; }
-std::size_t blocks_in(const CallMessage& post, int rank, int size) {
-  return number_of(form_of(post.op).in, post, rank, size);
-}
-std::size_t blocks_out(const CallMessage& post, int rank, int size) {
-  return number_of(form_of(post.op).out, post, rank, size);
-}
-
-std::string text_of(const CallMessage& post) {
-  std::string more;
-  if (reduces(post.op)) more = fmt::format(", {}", multinode::name_of(post.reduction));
-  if (has_root(post.op)) more += fmt::format(", root {}", post.peer);
-  if (!is_collective(post.op)) more += fmt::format(", {} rank {}", post.op == Op::send ? "to" : "from", post.peer);
-  return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);
-}
-
-namespace {
-
 bool send_all(int fd, const void* data, std::size_t bytes, int flags) {
   for (const char* at = static_cast<const char*>(data); bytes > 0;) {
     const ssize_t sent = ::send(fd, at, bytes, MSG_NOSIGNAL | flags);
@@ -87,6 +67,22 @@ sockaddr_in own_address(int socket) {
 }
 
 }  // namespace
+
+const char* name_of(Op op) { return form_of(op).name; }
+std::size_t blocks_in(const CallMessage& post, int rank, int size) {
+  return number_of(form_of(post.op).in, post, rank, size);
+}
+std::size_t blocks_out(const CallMessage& post, int rank, int size) {
+  return number_of(form_of(post.op).out, post, rank, size);
+}
+
+std::string text_of(const CallMessage& post) {
+  std::string more;
+  if (reduces(post.op)) more = fmt::format(", {}", multinode::name_of(post.reduction));
+  if (has_root(post.op)) more += fmt::format(", root {}", post.peer);
+  if (!is_collective(post.op)) more += fmt::format(", {} rank {}", post.op == Op::send ? "to" : "from", post.peer);
+  return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);
+}
 
 Connection::Connection(Descriptor fd) : fd_(std::move(fd)) {
   const int on = 1;

@@ -27,24 +27,6 @@ constexpr NamedType types[] = {{"pred", Type::pred, 1},     {"u8", Type::u8, 1},
                                {"f32", Type::f32, 4},       {"f64", Type::f64, 8},    {"f16x2", Type::f16x2, 4},
                                {"bf16x2", Type::bf16x2, 4}, {"b128", Type::b128, 16}, {"", Type::none, 8}};
 
-}  // namespace
-
-Type type_of(std::string_view name) {
-  const auto* const found = std::ranges::find(types, name, &NamedType::name);
-  return found == std::end(types) ? Type::none : found->type;
-}
-unsigned size_of(Type type) { return std::ranges::find(types, type, &NamedType::type)->size; }
-
-std::string demangled(const std::string& name) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
-  std::string result = status == 0 ? text : name;
-  std::free(text);
-  return result;
-}
-
-namespace {
-
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%'; }
 
 // Tokens: words with dots and "::" inside ("ld.global.u32", ".param", "%tid.x"), strings, single characters.
@@ -240,8 +222,6 @@ Variable declare(Lexer& in, Space space) {
   return variable;
 }
 
-}  // namespace
-
 // The name at a label of .debug_str, without arguments and templates' arguments.
 std::string function_name(std::string_view names, std::string_view label) {
   const std::size_t at = label.empty() ? std::string_view::npos : names.find(std::string(label) + ":");
@@ -270,111 +250,6 @@ std::string_view root_of(std::string_view file) {
   const std::size_t include = file.rfind("/include/");
   return file.substr(0, include == std::string_view::npos ? file.rfind('/') + 1 : include);
 }
-
-std::string Module::place(const Location* location) const {
-  const auto file = [&](const Location* l) {
-    const auto found = files_.find(l->file);
-    return found == files_.end() ? std::string() : found->second;
-  };
-  const auto text = [&](const Location* l) { return file(l) + ":" + std::to_string(l->line); };
-  if (!location || location->line == 0 || file(location).empty()) return "";
-  std::string result = text(location);
-  // Calls inside a library are left out.
-  const Location* called = location;
-  for (const Location* l = location->caller; l; called = l, l = l->caller) {
-    if (l->caller && root_of(file(l)) == root_of(file(location))) continue;
-    const std::string name = function_name(names_, called->function);
-    result += name.empty() ? ", called at " + text(l) : " in " + name + ", called at " + text(l);
-  }
-  return result;
-}
-
-Module::Module(std::string all) : text_(std::move(all)) {
-  const std::string_view text = text_;
-  Lexer in(text);
-  bool external = false;
-  while (!in.done()) {
-    const std::string_view token = in.take();
-    Space space{};
-    if (token == ".file") {
-      const int file = static_cast<int>(number(in).bits);
-      std::string_view name = in.take();
-      name.remove_prefix(1);
-      name.remove_suffix(1);
-      files_[file] = name;
-      in.accept(",");
-      while (starts_number(in.peek())) {  // time and size
-        number(in);
-        in.accept(",");
-      }
-    } else if (token == ".loc" || token == ".version" || token == ".target" || token == ".address_size") {
-      in.skip_line();
-    } else if (token == ".section") {
-      const bool of_names = in.peek() == ".debug_str";
-      if (const std::string_view contents = in.skip_braces(); of_names) names_ = contents;
-    } else if (token == ".extern") {
-      external = true;
-    } else if (token == ".pragma") {
-      in.skip_statement();
-    } else if (token == ".visible" || token == ".weak" || token == ".common" || token == ";") {
-    } else if (token == ".entry" || token == ".func") {
-      Function function;
-      function.entry = token == ".entry";
-      const auto read_list = [&](std::vector<Variable*>& list) {
-        while (!in.done() && !in.accept(")")) {
-          if (in.accept(",")) continue;
-          in.take();  // .param or .reg
-          list.push_back(&function.variables.emplace_back(declare(in, Space::param)));
-        }
-      };
-      if (in.accept("(")) read_list(function.results);
-      function.name = in.take();
-      if (in.accept("(")) read_list(function.params);
-      for (Variable* param : function.params) {
-        function.param_bytes = align_up(function.param_bytes, param->align);
-        param->of_kernel = function.entry;
-        if (function.entry) param->offset = function.param_bytes;
-        function.param_bytes += param->size;
-      }
-      while (in.peek() != "{" && in.peek() != ";") {
-        if (in.done()) throw Refusal("cannot parse the PTX: " + function.name + " has no end");
-        const std::string_view directive = in.take();
-        if (directive != ".maxntid" && directive != ".reqntid") continue;
-        function.max_threads = static_cast<unsigned>(number(in).bits);
-        while (in.accept(",")) function.max_threads *= static_cast<unsigned>(number(in).bits);
-      }
-      if (!in.accept(";")) function.body = in.skip_braces();
-      Function& known = functions_[function.name];
-      if (known.body.empty()) known = std::move(function);
-      external = false;
-    } else if (space_of(token, space)) {
-      do {
-        Variable variable = declare(in, space);
-        variable.external = external;
-        const auto [known, fresh] = variables_.try_emplace(variable.name);
-        if (fresh || known->second.external) known->second = std::move(variable);
-      } while (in.accept(","));
-      in.expect(";");
-      external = false;
-    } else {
-      throw Refusal("cannot parse the PTX: unknown directive '" + std::string(token) + "'");
-    }
-  }
-}
-
-Variable* Module::variable(std::string_view name) {
-  const auto found = variables_.find(std::string(name));
-  return found == variables_.end() ? nullptr : &found->second;
-}
-
-Function* Module::function(std::string_view name) {
-  const auto found = functions_.find(std::string(name));
-  if (found == functions_.end() || found->second.body.empty()) return nullptr;
-  if (!found->second.parsed) parse_body(found->second);
-  return &found->second;
-}
-
-namespace {
 
 // The names of a body: "{" opens a scope.
 struct Name {
@@ -614,6 +489,123 @@ void BodyParser::parse() {
 }
 
 }  // namespace
+
+Type type_of(std::string_view name) {
+  const auto* const found = std::ranges::find(types, name, &NamedType::name);
+  return found == std::end(types) ? Type::none : found->type;
+}
+unsigned size_of(Type type) { return std::ranges::find(types, type, &NamedType::type)->size; }
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result;
+}
+
+std::string Module::place(const Location* location) const {
+  const auto file = [&](const Location* l) {
+    const auto found = files_.find(l->file);
+    return found == files_.end() ? std::string() : found->second;
+  };
+  const auto text = [&](const Location* l) { return file(l) + ":" + std::to_string(l->line); };
+  if (!location || location->line == 0 || file(location).empty()) return "";
+  std::string result = text(location);
+  // Calls inside a library are left out.
+  const Location* called = location;
+  for (const Location* l = location->caller; l; called = l, l = l->caller) {
+    if (l->caller && root_of(file(l)) == root_of(file(location))) continue;
+    const std::string name = function_name(names_, called->function);
+    result += name.empty() ? ", called at " + text(l) : " in " + name + ", called at " + text(l);
+  }
+  return result;
+}
+
+Module::Module(std::string all) : text_(std::move(all)) {
+  const std::string_view text = text_;
+  Lexer in(text);
+  bool external = false;
+  while (!in.done()) {
+    const std::string_view token = in.take();
+    Space space{};
+    if (token == ".file") {
+      const int file = static_cast<int>(number(in).bits);
+      std::string_view name = in.take();
+      name.remove_prefix(1);
+      name.remove_suffix(1);
+      files_[file] = name;
+      in.accept(",");
+      while (starts_number(in.peek())) {  // time and size
+        number(in);
+        in.accept(",");
+      }
+    } else if (token == ".loc" || token == ".version" || token == ".target" || token == ".address_size") {
+      in.skip_line();
+    } else if (token == ".section") {
+      const bool of_names = in.peek() == ".debug_str";
+      if (const std::string_view contents = in.skip_braces(); of_names) names_ = contents;
+    } else if (token == ".extern") {
+      external = true;
+    } else if (token == ".pragma") {
+      in.skip_statement();
+    } else if (token == ".visible" || token == ".weak" || token == ".common" || token == ";") {
+    } else if (token == ".entry" || token == ".func") {
+      Function function;
+      function.entry = token == ".entry";
+      const auto read_list = [&](std::vector<Variable*>& list) {
+        while (!in.done() && !in.accept(")")) {
+          if (in.accept(",")) continue;
+          in.take();  // .param or .reg
+          list.push_back(&function.variables.emplace_back(declare(in, Space::param)));
+        }
+      };
+      if (in.accept("(")) read_list(function.results);
+      function.name = in.take();
+      if (in.accept("(")) read_list(function.params);
+      for (Variable* param : function.params) {
+        function.param_bytes = align_up(function.param_bytes, param->align);
+        param->of_kernel = function.entry;
+        if (function.entry) param->offset = function.param_bytes;
+        function.param_bytes += param->size;
+      }
+      while (in.peek() != "{" && in.peek() != ";") {
+        if (in.done()) throw Refusal("cannot parse the PTX: " + function.name + " has no end");
+        const std::string_view directive = in.take();
+        if (directive != ".maxntid" && directive != ".reqntid") continue;
+        function.max_threads = static_cast<unsigned>(number(in).bits);
+        while (in.accept(",")) function.max_threads *= static_cast<unsigned>(number(in).bits);
+      }
+      if (!in.accept(";")) function.body = in.skip_braces();
+      Function& known = functions_[function.name];
+      if (known.body.empty()) known = std::move(function);
+      external = false;
+    } else if (space_of(token, space)) {
+      do {
+        Variable variable = declare(in, space);
+        variable.external = external;
+        const auto [known, fresh] = variables_.try_emplace(variable.name);
+        if (fresh || known->second.external) known->second = std::move(variable);
+      } while (in.accept(","));
+      in.expect(";");
+      external = false;
+    } else {
+      throw Refusal("cannot parse the PTX: unknown directive '" + std::string(token) + "'");
+    }
+  }
+}
+
+Variable* Module::variable(std::string_view name) {
+  const auto found = variables_.find(std::string(name));
+  return found == variables_.end() ? nullptr : &found->second;
+}
+
+Function* Module::function(std::string_view name) {
+  const auto found = functions_.find(std::string(name));
+  if (found == functions_.end() || found->second.body.empty()) return nullptr;
+  if (!found->second.parsed) parse_body(found->second);
+  return &found->second;
+}
 
 void Module::parse_body(Function& function) { BodyParser(*this, function).parse(); }
 
