@@ -13,7 +13,6 @@ using namespace emulated_gpu;
 
 namespace {
 
-constexpr int fresh_byte = 0xA5;
 constexpr std::size_t page = 4096, red_zone = 256, most_staged = std::size_t{1} << 20;
 constexpr std::size_t before_block = 16;  // where malloc() keeps the size of a block
 
@@ -118,12 +117,12 @@ class Arena {
   void poison(char* memory, std::size_t bytes) {
     static const int file = [] {
       const int made = memfd_create("emulated-gpu", MFD_CLOEXEC);
-      const std::vector<char> pattern(poison_bytes, static_cast<char>(fresh_byte));
+      const std::vector<std::uint32_t> pattern(poison_bytes / 4, ptx::fresh_word);
       return made >= 0 && write(made, pattern.data(), poison_bytes) == static_cast<ssize_t>(poison_bytes) ? made : -1;
     }();
     for (; file >= 0 && bytes >= poison_bytes; memory += poison_bytes, bytes -= poison_bytes)
       if (mmap(memory, poison_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED) break;
-    std::memset(memory, fresh_byte, bytes);
+    ptx::make_fresh(memory, bytes);
   }
 
   static constexpr std::size_t poison_bytes = std::size_t{8} << 20;
@@ -178,10 +177,9 @@ struct Area {
 };
 // With --check: does not look at the paddings of rows.
 void require_written(const Area& area) {
-  static constexpr unsigned char fresh[] = {fresh_byte, fresh_byte, fresh_byte, fresh_byte};
   for (std::size_t row = 0; row < area.height; ++row)
-    for (std::size_t at = 0; at + sizeof fresh <= area.width; at += sizeof fresh)
-      if (std::memcmp(view(static_cast<const char*>(area.from)) + row * area.from_pitch + at, fresh, sizeof fresh) == 0)
+    for (std::size_t at = -(number(area.from) + row * area.from_pitch) % 4; at + 4 <= area.width; at += 4)
+      if (std::memcmp(view(static_cast<const char*>(area.from)) + row * area.from_pitch + at, &ptx::fresh_word, 4) == 0)
         return report_once(fmt::format("a copy to the host takes memory that was never written: byte {} of {}{}",
                                        row * area.width + at, area.width * area.height, place_of(current_task->by)));
 }

@@ -30,8 +30,7 @@ __extension__ using s128 = __int128;
 
 constexpr int warp_size = 32;
 constexpr u32 all_lanes = ~0u;
-constexpr u32 reserved_shared = 1024;  // at the start of shared memory, for the compiler's own use
-constexpr u8 fresh_byte = 0xA5;        // memory that was never written is full of it; cudaMalloc does the same
+constexpr u32 reserved_shared = 1024;               // at the start of shared memory, for the compiler's own use
 constexpr u64 function_addresses = u64{0xf} << 52;  // of the first function; they are 16 apart
 
 struct Warp;

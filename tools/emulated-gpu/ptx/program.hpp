@@ -10,6 +10,12 @@
 
 namespace emulated_gpu::ptx {
 
+// Memory that was never written is full of these words. Their bytes differ, because data has runs of one byte.
+inline constexpr std::uint32_t fresh_word = 0xa596c3e1;
+inline void make_fresh(void* memory, std::size_t bytes) {  // up to 4 more
+  std::fill_n(static_cast<std::uint32_t*>(memory), bytes / 4 + 1, fresh_word);
+}
+
 struct Range {
   std::uintptr_t begin = 0, end = 0;
 };

@@ -363,10 +363,10 @@ void Block::start(u64 number) {
   alive = launch.block[0] * launch.block[1] * launch.block[2];
   turns = 0;
   std::fill(std::begin(barrier), std::end(barrier), Barrier{});
-  std::memset(context.shared, fresh_byte, context.shared_size);
+  make_fresh(context.shared, context.shared_size);
   if (context.kernel->uses_reserved) std::memset(context.shared, 0, reserved_shared);  // as the driver leaves it
   if (checker) {
-    std::memset(context.local, fresh_byte, context.local_size);
+    make_fresh(context.local, context.local_size);
     checker->restart();
   }
   for (const auto& w : warps) {

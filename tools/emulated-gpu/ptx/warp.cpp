@@ -15,7 +15,7 @@ void shuffle(Warp& w, const Instruction& i, u32 mask) {
   const u32 *b = w.row<u32>(i.s[1]), *c = w.row<u32>(i.s[2]);
   u32 value[warp_size], valid = 0;
   std::memcpy(value, w.row<u32>(i.s[0]), sizeof value);
-  for_lanes(~mask, [&](int l) { std::memset(&value[l], fresh_byte, sizeof value[l]); });  // not those that it had
+  for_lanes(~mask, [&](int l) { value[l] = fresh_word; });  // not those that it had
   for (const int l : Lanes{mask}) {
     const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
     const int last = (l & segment) | (clamp & ~segment);

@@ -696,6 +696,19 @@ TEST(Launches, AtomicsAndComparisonsOfHalf) {
   EXPECT_EQ(__high2float(sum.get()[0]), 128);
 }
 __global__ void words(u32 a, u32 b, u32* o) { o[0] = __vabsdiffu4(a, b), o[1] = __vsadu4(a, b); }
+namespace cub {
+__global__ void sort_a_part(int* out, int count) {
+  __shared__ int tile[32];
+  if (threadIdx.x < count) tile[threadIdx.x] = threadIdx.x;
+  const int value = static_cast<volatile int*>(tile)[threadIdx.x];
+  if (threadIdx.x < count) out[threadIdx.x] = value;
+}
+}  // namespace cub
+TEST(Launches, ALibraryMayLoadSharedMemoryThatIsNotSetIfItDoesNotUseIt) {
+  Buffer<int> out(2);
+  cub::sort_a_part<<<1, 32>>>(out.data, 2);
+  EXPECT_EQ(out.get(), (std::vector{0, 1}));
+}
 TEST(Launches, SmallFunctionsOfWords) {
   Buffer<u32> out(2);
   words<<<1, 1>>>(0x01f0ff03u, 0x05f00280u, out.data);
