@@ -34,6 +34,11 @@ using Bytes = std::vector<std::byte>;
 // Of a connection's first message, which may be anybody's.
 constexpr std::size_t most_hello_bytes = 65536;
 
+std::string random_text() {  // of 64 bits
+  std::random_device random;
+  return fmt::format("{}-{}", random(), random());
+}
+
 // A call that waits for those of the other ranks.
 struct Waiting {
   int rank = 0;
@@ -47,11 +52,9 @@ struct Waiting {
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
   Hub() {
-    std::random_device random;
     std::string address;
     fd_ = listen(address);
-    id_ = std::string(id_mark) + " " + address;
-    for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
+    id_ = fmt::format("{} {} {}-{}", id_mark, address, random_text(), random_text());
   }
   const std::string& id() const { return id_; }
   void accept_all();
@@ -460,10 +463,7 @@ void wait_for_guests() {
 }
 
 const std::string& process_token() {
-  static const std::string& token = *new std::string([] {
-    std::random_device random;
-    return std::to_string(getpid()) + "-" + std::to_string(random()) + "-" + std::to_string(random());
-  }());
+  static const std::string& token = *new std::string(fmt::format("{}-{}", getpid(), random_text()));
   return token;
 }
 

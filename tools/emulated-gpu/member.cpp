@@ -111,8 +111,11 @@ void Member::number(Call& call) {
 }
 
 void Member::issue(std::vector<Call> calls, cudaStream_t stream) {
-  enqueue(stream, [use = std::make_shared<Use>(shared_from_this()), calls = std::move(calls)] {
-    const std::shared_ptr<Member>& self = use->member;
+  count_use(1);
+  // Lives as long as a call can be made: beyond the call only in a graph.
+  const std::shared_ptr<Member> use(this, [self = shared_from_this()](Member*) { self->count_use(-1); });
+  enqueue(stream, [use, calls = std::move(calls)] {
+    const std::shared_ptr<Member> self = use->shared_from_this();
     std::vector<Call> numbered = calls;
     {
       const std::lock_guard lock(self->mutex_);

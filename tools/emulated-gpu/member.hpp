@@ -46,14 +46,6 @@ class Member : public std::enable_shared_from_this<Member> {
   void stop(Kind how);  // goodbye or aborted
 
  private:
-  // Lives as long as a call can be made: beyond the call only in a graph.
-  struct Use {
-    explicit Use(std::shared_ptr<Member> of) : member(std::move(of)) { member->count_use(1); }
-    ~Use() { member->count_use(-1); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-    std::shared_ptr<Member> member;
-  };
   void count_use(int change);
   void wait_for_graphs(std::unique_lock<std::mutex>& lock, const char* call);
 
