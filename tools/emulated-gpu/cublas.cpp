@@ -11,7 +11,6 @@
 #include <set>
 #include <vector>
 
-using emulated_gpu::Task;
 using emulated_gpu::view;
 
 struct cublasContext {

@@ -1,5 +1,4 @@
 // Kernels: the functions that nvcc's code calls, launches, functions' attributes and variables of devices.
-#include "ptx/fatbin.hpp"
 #include "ptx/program.hpp"
 #include "runtime.hpp"
 
@@ -176,7 +175,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
     refuse_sizes("a block has 1 to 1024 threads, z at most 64; a grid has 1 to 2147483647, 65535 and 65535 blocks");
-  if (const std::size_t most = found.attributes.max_threads; most && threads > most)
+  if (const std::size_t most = found.attributes.max_threads; threads > most)
     refuse_sizes(fmt::format("its __launch_bounds__ allow {} threads", most));
   if (shared > found.most_dynamic())
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
@@ -310,8 +309,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     *attributes = {};
     attributes->sharedSizeBytes = found.attributes.shared;
     attributes->localSizeBytes = found.attributes.local;
-    attributes->maxThreadsPerBlock =
-        found.attributes.max_threads ? static_cast<int>(found.attributes.max_threads) : 1024;
+    attributes->maxThreadsPerBlock = static_cast<int>(found.attributes.max_threads);
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(found.most_dynamic());
@@ -336,10 +334,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
   return guarded(__func__, [&] {
     const Found found = kernel_at(function, current_device);
     if (threads <= 0) refuse(cudaErrorInvalidValue, fmt::format("a block of {} threads", threads));
-    const std::size_t most = found.attributes.max_threads ? found.attributes.max_threads : 1024;
-    *blocks = static_cast<std::size_t>(threads) > most
-                  ? 0
-                  : blocks_of_multiprocessor(static_cast<std::size_t>(threads), found.attributes.shared + shared);
+    const auto count = static_cast<std::size_t>(threads);
+    *blocks =
+        count > found.attributes.max_threads ? 0 : blocks_of_multiprocessor(count, found.attributes.shared + shared);
   });
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,

@@ -38,6 +38,15 @@ struct Faults {
 };
 Faults& faults() { return emulated_gpu::the<Faults>(); }
 
+// Throws the device's error of this kind, once.
+void throw_late(std::map<int, CudaError> Faults::*kind) {
+  const Lock lock(faults().mutex);
+  const auto late = (faults().*kind).extract(current_device);
+  if (!late) return;
+  if (kind == &Faults::once || faults().once.erase(current_device)) --faults().count;
+  throw CudaError(late.mapped());
+}
+
 }  // namespace
 
 Machine::Machine() {
@@ -172,21 +181,10 @@ void require_no_fault() {
 }
 void require_success() {
   require_no_fault();
-  if (faults().count == 0) return;
-  const Lock lock(faults().mutex);
-  const auto late = faults().once.extract(current_device);
-  if (!late) return;
-  --faults().count;
-  throw CudaError(late.mapped());
+  if (faults().count > 0) throw_late(&Faults::once);
 }
 
-void require_success_of_all() {
-  const Lock lock(faults().mutex);
-  const auto late = faults().at_wait.extract(current_device);
-  if (!late) return;
-  if (faults().once.erase(current_device)) --faults().count;
-  throw CudaError(late.mapped());
-}
+void require_success_of_all() { throw_late(&Faults::at_wait); }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {
   return guarded("NCCL", [&] { put(stream, make); });

@@ -181,6 +181,13 @@ CUgraph_st& valid(cudaGraph_t graph) {
   if (!the<Machine>().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
   return *graph;
 }
+template <class T>
+cudaError_t destroy(const char* name, std::set<T*> Machine::*all, T* graph) {
+  return locked(name, [&](Machine& machine) {
+    if ((machine.*all).erase(graph) == 0) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
+    delete graph;
+  });
+}
 
 }  // namespace
 
@@ -357,17 +364,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiate(executable, graph, flags);
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  return locked(__func__, [&](Machine& machine) {
-    if (machine.graphs.erase(graph) == 0) throw CudaError{cudaErrorInvalidValue};
-    delete graph;
-  });
-}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return destroy(__func__, &Machine::graphs, graph); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  return locked(__func__, [&](Machine& machine) {
-    if (machine.executables.erase(executable) == 0) throw CudaError{cudaErrorInvalidValue};
-    delete executable;
-  });
+  return destroy(__func__, &Machine::executables, executable);
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return hint(__func__); }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {

@@ -127,8 +127,6 @@ void pair_of_singles(Warp& w, const Instruction& i, u32 mask) {
   for_lanes(mask, [&](int l) { d[l] = pair_of(one(b[l]), one(a[l])); });
 }
 
-bool is_float(Type type) { return type == Type::f16 || type == Type::bf16 || type == Type::f32 || type == Type::f64; }
-
 }  // namespace
 
 Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_bytes, unsigned from_bytes,
@@ -137,18 +135,18 @@ Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_b
   i.offset = static_cast<s64>(rounding_of(s));
   if (from == Type::f32 && to == Type::f16x2) return pair_of_singles<half>;
   if (from == Type::f32 && to == Type::bf16x2) return pair_of_singles<bfloat>;
-  if (!is_float(to) && !is_float(from))
+  if (!is_fp(to) && !is_fp(from))
     return with_integer(from, from_bytes, [&]<class S, class R>(S, R) {
       return with_integer(to, to_bytes, [&]<class D, class Q>(D, Q) -> Handler {
         return s.is("sat") ? each<decltype(as_integer<S, D, true>), Q, R>
                            : each<decltype(as_integer<S, D, false>), Q, R>;
       });
     });
-  if (!is_float(to))
+  if (!is_fp(to))
     return with_float(from, [&]<class S>(S) {
       return with_integer(to, to_bytes, []<class D, class Q>(D, Q) -> Handler { return float_to_integer<S, D, Q>; });
     });
-  if (!is_float(from))
+  if (!is_fp(from))
     return with_integer(from, from_bytes, [&]<class S, class R>(S, R) {
       return with_float(to, [&]<class D>(D) { return with_rounding<integer_to_float<S, R, D>>(s); });
     });

@@ -60,9 +60,6 @@ constexpr std::pair<std::string_view, std::string_view> families[] = {
     {" mbarrier ", "cuda::barrier in shared memory is"},
     {" cluster mapa ", "clusters of blocks are"}};
 
-bool is_fp(Type t) {
-  return t == Type::f16 || t == Type::bf16 || t == Type::f16x2 || t == Type::bf16x2 || t == Type::f32 || t == Type::f64;
-}
 unsigned register_bytes(Type t) { return t == Type::pred ? 0 : std::max(2u, size_of(t)); }
 bool is_shared(const Statement& s) { return s.is("shared") || s.is("shared::cta"); }
 
@@ -605,7 +602,7 @@ std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function
   a.title = demangled(function.name);
   a.local = kernel->functions[0].frame;
   a.registers = kernel->functions[0].registers / (warp_size * 4);
-  a.max_threads = function.max_threads;
+  if (function.max_threads) a.max_threads = function.max_threads;
   a.complete = std::ranges::none_of(kernel->code, [](const Instruction& i) { return i.run == not_emulated; });
   a.parameter_bytes = function.param_bytes;
   for (const Variable* param : function.params) a.parameters.push_back({param->offset, param->size});

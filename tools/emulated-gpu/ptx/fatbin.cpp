@@ -1,9 +1,9 @@
-#include "fatbin.hpp"
-
-#include <cstdint>
+// The PTX of programs.
 #include <cstring>
 #include <iterator>
 #include <map>
+
+#include "program.hpp"
 
 #ifdef EMULATED_GPU_ZSTD
 #include <zstd.h>

@@ -134,39 +134,33 @@ void store(u64 address, T value) {
 
 // T in memory, R the unsigned type of the register; a signed T is extended.
 template <class T, class R>
-struct Load {
-  static void run(Warp& w, const Instruction& i, u32 mask) {
-    u64 address[warp_size];
-    const std::vector<Row>& rows = i.extra->rows;
-    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::read);
-    for (std::size_t n = 0; n < rows.size(); ++n) {
-      R* const d = w.row<R>(rows[n]);
-      for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l] + n * sizeof(T))); });
-    }
+void load_rows(Warp& w, const Instruction& i, u32 mask) {
+  u64 address[warp_size];
+  const std::vector<Row>& rows = i.extra->rows;
+  find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::read);
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    R* const d = w.row<R>(rows[n]);
+    for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l] + n * sizeof(T))); });
   }
-};
+}
 template <class T, class R>
-struct Store {
-  static void run(Warp& w, const Instruction& i, u32 mask) {
-    u64 address[warp_size];
-    const std::vector<Row>& rows = i.extra->rows;
-    T values[warp_size][16 / sizeof(T)];
-    for (std::size_t n = 0; n < rows.size(); ++n)
-      for_lanes(mask, [&](int l) { values[l][n] = static_cast<T>(w.row<R>(rows[n])[l]); });
-    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write,
-                   {values, sizeof values[0]});
-    for (const int l : Lanes{mask}) {  // in order: lanes may write to the same place
-      for (std::size_t n = 0; n < rows.size(); ++n) store(address[l] + n * sizeof(T), values[l][n]);
-    }
-  }
-};
+void store_rows(Warp& w, const Instruction& i, u32 mask) {
+  u64 address[warp_size];
+  const std::vector<Row>& rows = i.extra->rows;
+  T values[warp_size][16 / sizeof(T)];
+  for (std::size_t n = 0; n < rows.size(); ++n)
+    for_lanes(mask, [&](int l) { values[l][n] = static_cast<T>(w.row<R>(rows[n])[l]); });
+  find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write,
+                 {values, sizeof values[0]});
+  for (const int l : Lanes{mask})  // in order: lanes may write to the same place
+    for (std::size_t n = 0; n < rows.size(); ++n) store(address[l] + n * sizeof(T), values[l][n]);
+}
 
-template <template <class, class> class Operation>
-Handler access(Type type, unsigned register_bytes) {
+Handler access(Type type, unsigned register_bytes, bool loads) {
   const auto pick = [&]<class T>(T) {
-    return with_bytes(register_bytes, []<class R>(R) -> Handler {
+    return with_bytes(register_bytes, [&]<class R>(R) -> Handler {
       if constexpr (sizeof(R) < sizeof(T)) return nullptr;
-      else return Operation<T, R>::run;
+      else return loads ? load_rows<T, R> : store_rows<T, R>;
     });
   };
   const bool extends = size_of(type) < register_bytes;
@@ -252,8 +246,8 @@ Handler atomic_handler(const Statement& s, Type type) {
 }  // namespace
 
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
-  if (s.op[0] == "ld") return access<Load>(type, register_bytes);
-  return s.op[0] == "st" ? access<Store>(type, register_bytes) : atomic_handler(s, type);
+  const bool loads = s.op[0] == "ld";
+  return loads || s.op[0] == "st" ? access(type, register_bytes, loads) : atomic_handler(s, type);
 }
 
 // immediate: from a generic address

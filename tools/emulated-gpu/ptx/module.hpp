@@ -18,6 +18,7 @@ namespace emulated_gpu::ptx {
 enum class Type { none, pred, u8, u16, u32, u64, s8, s16, s32, s64, f16, bf16, f16x2, bf16x2, f32, f64, b128 };
 Type type_of(std::string_view name);  // "u32"; none if it is no type
 unsigned size_of(Type type);
+inline bool is_fp(Type t) { return t >= Type::f16 && t <= Type::f64; }
 [[gnu::visibility("default")]] std::string demangled(const std::string& name);
 
 enum class Space : std::uint8_t { generic, global, constant, shared, local, param };

@@ -78,11 +78,20 @@ struct Surroundings {
 struct Attributes {
   std::string title;                                 // the demangled name
   std::size_t shared = 0, local = 0, registers = 0;  // bytes of a block, bytes and 32-bit registers of a thread
-  unsigned max_threads = 0;                          // of __launch_bounds__; 0: none
+  unsigned max_threads = 1024;                       // or as __launch_bounds__ say
   bool complete = true;                              // all its instructions are emulated
   std::size_t parameter_bytes = 0;
   std::vector<std::pair<std::size_t, std::size_t>> parameters;  // offset and size
 };
+
+// The PTX in the fat binary that nvcc puts into a program
+struct Images {
+  std::string text;      // the PTX; empty if none is usable
+  std::string contents;  // what there is: "machine code for sm_80, PTX for compute_100"
+  std::string why;       // why some of it is unusable
+};
+// The best PTX for compute capability `wanted`, given the wrapper that __cudaRegisterFatBinary gets.
+[[gnu::visibility("default")]] Images find_images(const void* wrapper, unsigned wanted);
 
 struct Kernel;
 

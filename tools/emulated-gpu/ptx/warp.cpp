@@ -89,9 +89,6 @@ void active_mask(Warp& w, const Instruction& i, u32 mask) {
 }
 
 // Special registers
-u64 nanoseconds() {
-  return static_cast<u64>(std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
-}
 struct SpecialRegister {
   std::string_view names;  // of one in three dimensions: without ".x"
   bool same;               // for all lanes
@@ -103,7 +100,7 @@ u64 fixed(const Warp&, int, int) {
 }
 template <int shift>
 u64 clock_of(const Warp&, int, int) {
-  return nanoseconds() >> shift;
+  return static_cast<u64>(std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)) >> shift;
 }
 constexpr SpecialRegister specials[] = {
     {" %tid ", false, [](const Warp& w, int l, int n) { return u64{w.thread[n][l]}; }},

@@ -420,8 +420,7 @@ std::pair<ncclResult_t, std::string> after_the_abort_of_the_other(const char* ma
     EXPECT_NCCL_OK(ncclAllReduce(data[i], data[i], 1, ncclInt32, ncclSum, comms[i], streams[i]));
   };
   EXPECT_NCCL_OK(ncclGroupStart());
-  all_reduce(0);
-  all_reduce(1);
+  for (const int i : {0, 1}) all_reduce(i);
   EXPECT_NCCL_OK(ncclGroupEnd());
   for (const cudaStream_t stream : streams) cudaStreamSynchronize(stream);
   all_reduce(0);
