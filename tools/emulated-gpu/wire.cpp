@@ -110,11 +110,6 @@ bool Connection::receive(void* to, std::size_t bytes) {
   return true;
 }
 
-bool Connection::receive(std::string& text, std::size_t bytes) {
-  text.resize(bytes);
-  return receive(text.data(), bytes);
-}
-
 void Connection::shut_down() { shutdown(fd_.get(), SHUT_RDWR); }
 
 std::string own_machine() {

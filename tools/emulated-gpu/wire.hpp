@@ -71,7 +71,10 @@ class Connection {
   bool send(Kind kind, const std::string& text, std::int32_t code = 0);
   bool receive(Frame& frame) { return receive(&frame, sizeof frame); }
   bool receive(void* to, std::size_t bytes);
-  bool receive(std::string& text, std::size_t bytes);
+  bool receive(std::string& text, std::size_t bytes) {
+    text.resize(bytes);
+    return receive(text.data(), bytes);
+  }
   void shut_down();  // makes the calls of both sides return
 
  private:

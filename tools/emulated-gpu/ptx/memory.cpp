@@ -196,7 +196,7 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
   T* const d = i.d ? w.row<T>(i.d) : nullptr;
   const T *b = w.row<T>(i.s[1]), *c = i.s[2] ? w.row<T>(i.s[2]) : b;
   const bool shared = i.mode != Mode::generic;  // of this block alone: no other thread runs
-  for (const int l : Lanes{mask}) {
+  const auto change = [&](int l) {
     auto* const p = reinterpret_cast<Bits*>(address[l]);
     Bits old;
     const auto next = [&] { return std::bit_cast<Bits>(static_cast<T>(F{}(std::bit_cast<T>(old), b[l], c[l]))); };
@@ -211,7 +211,11 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
       }
     }
     if (d) d[l] = std::bit_cast<T>(old);
-  }
+  };
+  // With the check the lanes come in another order, too.
+  const u32 last = w.context->random ? (2u << (*w.context->random)() % (warp_size - 1)) - 1 : 0;
+  for (const int l : Lanes{mask & ~last}) change(l);
+  for (const int l : Lanes{mask & last}) change(l);
 }
 template <class F>
 Handler atomic_integers(Type type, F) {

@@ -339,27 +339,22 @@ Block::Block(const Kernel& kernel, const Launch& launch, const Surroundings& sur
   c.local = local.get();
   if (launch.check) checker = std::make_unique<Checker>(c.shared_size, warps_needed);
   c.checker = checker.get();
-  u32 x = 0, y = 0, z = 0;  // of a thread
   for (u32 n = 0; n < warps_needed; ++n) {
     Warp& w = *warps.emplace_back(std::make_unique<Warp>());
     w.number = n;
     w.context = &c;
     w.block = this;
     need_registers(w, kernel.functions[0].registers);
-    for (u32 l = 0; l < warp_size; ++l) {
-      w.thread[0][l] = x, w.thread[1][l] = y, w.thread[2][l] = z;
-      if (++x == launch.block[0]) x = 0, ++y;
-      if (y == launch.block[1]) y = 0, ++z;
-    }
+    for (u32 l = 0; l < warp_size; ++l)
+      for (u32 d = 0, rest = n * warp_size + l; d < 3; rest /= launch.block[d++])
+        w.thread[d][l] = rest % launch.block[d];
   }
 }
 
 void Block::start(u64 number) {
   const Launch& launch = *context.launch;
   context.number = number;
-  context.block[0] = static_cast<u32>(number % launch.grid[0]);
-  context.block[1] = static_cast<u32>(number / launch.grid[0] % launch.grid[1]);
-  context.block[2] = static_cast<u32>(number / launch.grid[0] / launch.grid[1]);
+  for (u32 d = 0; d < 3; number /= launch.grid[d++]) context.block[d] = static_cast<u32>(number % launch.grid[d]);
   alive = launch.block[0] * launch.block[1] * launch.block[2];
   turns = 0;
   std::fill(std::begin(barrier), std::end(barrier), Barrier{});

@@ -184,6 +184,9 @@ __global__ void count_twice(bool right, int* out) {
   __syncthreads();
   out[threadIdx.x] = twice[threadIdx.x] - once[threadIdx.x + (right ? 0 : 32)];  // mistake: next_shared_array
 }
+__global__ void number_lanes(bool right, int* next, int* lanes) {
+  lanes[right ? threadIdx.x : atomicAdd(next, 1)] = threadIdx.x;
+}
 __global__ void meet(volatile int* arrived) {
   atomicAdd(const_cast<int*>(arrived), 1);
   while (*arrived < gridDim.x) {  // mistake: too_many_blocks
@@ -357,6 +360,7 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
     {"no_fence",
      [](bool right) { expect(100, [=](int* p) { sum_by_last_block<<<100, threads>>>(right, p, p + 100, p + 999); }); }},
     {"lanes_ended", [](bool right) { expect(20, [=](int* p) { sum_of_some<<<1, 32>>>(right, p + 999); }); }},
+    {"order_of_atomics", [](bool right) { expect(31, [=](int* p) { number_lanes<<<1, 32>>>(right, p, p + 968); }); }},
     {"next_shared_array", [](bool right) { count_twice<<<1, 32>>>(right, zeros()); }},
     {"too_many_blocks", [](bool right) { meet<<<right ? 256 : 257, 1>>>(zeros()); }},
     {"bytes_for_blocks", [](bool right) { traps<<<right ? 4 : 1 << 30, 1>>>(true); }},

@@ -53,6 +53,7 @@ reports = {
     "no_fence": r"kernel sum_by_last_block\(.*race on global memory: read in no order with the write by block .*LINE",
     "lanes_ended": r"kernel sum_of_some\(.*thread \(4,0,0\): the value of lane 20 is undefined, because that thread has ended: "
                    r"shfl.*LINE[^\n]*\n[^\n]*WRONG",
+    "order_of_atomics": "WRONG",
     "next_shared_array": fault("count_twice", "0,0,0", "0,0,0", r"access of 4 bytes at byte 128 of count_twice\(bool, int\*\)::once, "
                                "a shared variable of 128 bytes"),
     "too_many_blocks": r"a kernel runs for 1 s: 0 of 257 blocks are done; kernel meet\(.*\), block .* is at .*LINE",
