@@ -45,19 +45,20 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
              "access of " + std::to_string(bytes) + " bytes at byte " + std::to_string(offset - begin) + " of " +
                  demangled(variable->name) + ", a shared variable of " + std::to_string(variable->size) + " bytes");
     }
-    if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter) {
+    const bool of_thread = address[l] - reinterpret_cast<u64>(c.local) < c.local_size;
+    // A thread may set one bit of an object of its own, with its pointer: that reads the others.
+    if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter &&
+        !(of_thread && i.mode == Mode::generic)) {
       const auto* const at = reinterpret_cast<const u32*>(address[l] & ~u64{3});
       if (std::all_of(at, at + (bytes + 3) / 4, [](u32 word) { return word == fresh_word; })) {
         const std::string where = c.kernel->attributes.title + text_of(c, i);
         // CUB loads whole tiles of shared memory, also what it then does not use.
-        if (offset >= c.shared_size ||
-            (where.find("cub::") == std::string::npos && where.find("/cub/") == std::string::npos))
+        if (offset >= c.shared_size || where.find("cub::") == std::string::npos)
           fail(Fault::trap, w, l, i, "read of memory that was never written");
       }
     }
     if (offset >= c.shared_size) {
-      if (c.global && i.flow == Flow::global && address[l] - reinterpret_cast<u64>(c.local) >= c.local_size)
-        c.global->access(w, i, l, address[l], bytes, kind, value);
+      if (c.global && i.flow == Flow::global && !of_thread) c.global->access(w, i, l, address[l], bytes, kind, value);
       continue;
     }
     synchronize(w, i, offset);

@@ -375,14 +375,17 @@ struct Shape {
 struct Square : Shape {
   __device__ int area(int x) const override { return x * x; }
 };
+__device__ __noinline__ int low_byte(int* word, int value) { return (*word = (*word & ~255) | value) & 255; }
 __device__ int twice(int x) { return 2 * x; }
 __device__ int thrice(int x) { return 3 * x; }
 __global__ void calls(int* out, int choose) {
   const int t = threadIdx.x;
   alignas(Square) char memory[sizeof(Square)];
   const Shape* shape = t % 2 ? new (memory) Shape : new (memory) Square;
+  __shared__ int words[96];
+  int word;  // not set
   int (*const function)(int) = (t + choose) % 3 ? twice : thrice;
-  out[t] = fibonacci(t % 11) * 10000 + shape->area(t) + function(t);
+  out[t] = fibonacci(t % 11) * 10000 + shape->area(t) + function(t) + low_byte(t % 2 ? &word : &(words[t] = 0), t) - t;
 }
 TEST(Kernels, DivergeAndCall) {
   Buffer<int> steps(300), out(96);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <set>
 #include <thread>
 
 namespace memory_test {
@@ -59,7 +58,7 @@ TEST_F(Memory, LargeBuffersArePoisonedToTheLastByteAndAreWritable) {
   EXPECT_OK(cudaMemset(memory + bytes / 2, 0, 1));
   EXPECT_OK(cudaMemcpy(host.data(), memory, bytes, cudaMemcpyDeviceToHost));
   for (std::size_t i = 4; i < bytes; ++i) ASSERT_TRUE(i == bytes / 2 || host[i] == host[i % 4]) << i;
-  EXPECT_EQ((std::set<char>(host.begin(), host.begin() + 4).size()), 4) << "data may have a run of one byte";
+  EXPECT_NE(host[0], host[1]) << "data may have a run of one byte";
   EXPECT_EQ(host[bytes / 2], 0);
 }
 

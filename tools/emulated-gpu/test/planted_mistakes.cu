@@ -280,7 +280,6 @@ void scale_in_stream(bool right) {
   scale<<<blocks, threads, 0, stream>>>(x), check(cudaGetLastError());  // mistake: stream_of_another_device
   check(cudaStreamSynchronize(stream));
 }
-
 void look_at_no_error(bool right) {
   float *x = nullptr, host[n] = {};
   cudaMalloc(&x, sizeof host);
@@ -318,7 +317,6 @@ void scale_unset(bool right) {
   if (right) set_all<<<blocks, threads>>>(x);
   scale<<<blocks, threads>>>(x);
 }
-
 void copy_unset(bool right) {
   const Buffer<float> x(n);
   float first = 0;
