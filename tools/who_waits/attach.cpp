@@ -51,8 +51,8 @@ bool is_named(const std::filesystem::path& process, const std::filesystem::path&
     return std::filesystem::weakly_canonical(path, error);
   };
   const auto is = [&](const std::filesystem::path& path) {
-    if (path.filename() != name.filename()) return false;
-    return !name.has_parent_path() || whole(link_of(process / "cwd") / path) == whole(name);
+    return path.filename() == name.filename() &&
+           (!name.has_parent_path() || whole(link_of(process / "cwd") / path) == whole(name));
   };
   if (is(link_of(process / "exe"))) return true;
   std::ifstream words(process / "cmdline", std::ios::binary);  // separated by zeros
@@ -194,18 +194,14 @@ std::vector<ProcessStacks> look_at(const std::vector<RankProcess>& own) {
   for (std::size_t i = 0; i < own.size(); i += at_a_time) {
     std::vector<std::future<ProcessStacks>> some;
     for (std::size_t j = i; j < std::min(own.size(), i + at_a_time); ++j)
-      some.push_back(std::async(std::launch::async, [pid = own[j].pid] {
-        ProcessStacks one = stacks_of(pid);
-        one.queues = queues_of(pid, queue_reader());
-        one.process = state_of_threads(pid);
+      some.push_back(std::async(std::launch::async, [process = own[j]] {
+        ProcessStacks one = stacks_of(process.pid);
+        one.queues = queues_of(process.pid, queue_reader());
+        one.process = state_of_threads(process.pid);
+        one.rank = process.rank, one.world_size = process.world_size, one.local_size = process.local_size;
         return one;
       }));
-    for (std::size_t j = 0; j < some.size(); ++j) {
-      stacks.push_back(some[j].get());
-      stacks.back().rank = own[i + j].rank;
-      stacks.back().world_size = own[i + j].world_size;
-      stacks.back().local_size = own[i + j].local_size;
-    }
+    for (std::future<ProcessStacks>& one : some) stacks.push_back(one.get());
   }
   return stacks;
 }
@@ -292,7 +288,6 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
   std::erase(hidden, "");
   auto nccl = world.gather_on_rank_0("what NCCL says", status_of_nccl(own));
   std::erase(nccl, "");
-  int status = multinode::exit_right;
   if (world.rank() == 0) {
     std::set<std::string> hosts;
     double stopped = 0;
@@ -308,8 +303,7 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
     } else {
       std::vector<std::string> lines = tree(all);
       if (const std::string text = missing(all, what); !text.empty()) lines.insert(lines.begin(), text);
-      const std::vector<std::string> more = queue_lines(all);
-      lines.insert(lines.end(), more.begin(), more.end());
+      for (const std::string& line : queue_lines(all)) lines.push_back(line);
       std::istringstream text(nccl.empty() ? "" : nccl[0]);
       for (std::string line; std::getline(text, line);) lines.push_back(line);
       std::cout << fmt::format("who_waits: {} rank{} of '{}' on {} node{}, stopped for at most {:.2f} s\n  {}\n",
@@ -333,9 +327,9 @@ int attach(multinode::World& world, const std::string& what, const std::string& 
                     {"threads", threads}});
       }
     }
-    const auto unread = [](const ProcessStacks& one) { return one.threads.empty(); };
-    if (std::ranges::all_of(all, unread)) status = multinode::exit_wrong;
   }
+  const bool read = std::ranges::any_of(all, [](const ProcessStacks& one) { return !one.threads.empty(); });
+  const int status = read ? multinode::exit_right : multinode::exit_wrong;  // rank 0's counts
   return std::stoi(world.broadcast("the end", std::to_string(status)));
 }
 

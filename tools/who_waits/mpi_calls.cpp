@@ -626,7 +626,9 @@ requires(fields_of(kind).wrapper == Wrapper::single) INLINE int wrapped(A... a) 
   return result;
 }
 
-// A communicator with new processes, which are not seen. The root knows their command.
+// A communicator with new processes, which are not seen. The root knows their command, or the first one.
+const char* command_of(const char* command, char**) { return command; }
+const char* command_of(int, char** commands) { return *commands; }
 template <Kind kind, class... A>
 requires(fields_of(kind).wrapper == Wrapper::spawn) INLINE int wrapped(A... a) {
   const std::tuple<A...> all(a...);
@@ -639,11 +641,7 @@ requires(fields_of(kind).wrapper == Wrapper::spawn) INLINE int wrapped(A... a) {
     made = &add(call.communicator, call.communicator, where->shared->size, where->shared->rank, {unknown},
                 Sort::spawned, 1);
     if (where->shared->rank == std::get<fields_of(kind).root>(all)) {
-      const char* command = nullptr;
-      if constexpr (kind == Kind::MPI_Comm_spawn)
-        command = std::get<0>(all);
-      else
-        command = *std::get<1>(all);
+      const char* const command = command_of(std::get<0>(all), std::get<1>(all));
       const char* const slash = command ? std::strrchr(command, '/') : nullptr;
       set_name(made, slash ? slash + 1 : command);
     }
@@ -789,8 +787,5 @@ int MPI_Pcontrol(const int level, ...) {
 }
 
 SECOND_NAME(MPI_Request_free)
-SECOND_NAME(MPI_Start)
-SECOND_NAME(MPI_Startall)
-SECOND_NAME(MPI_Cancel)
-SECOND_NAME(MPI_Pcontrol)
+SECOND_NAME(MPI_Start) SECOND_NAME(MPI_Startall) SECOND_NAME(MPI_Cancel) SECOND_NAME(MPI_Pcontrol)
 }

@@ -33,6 +33,7 @@ thread_local std::int32_t last_tag = unknown;  // of this thread's last call, wh
 
 std::atomic<std::int32_t> queued{0};
 thread_local std::int32_t groups = 0, group = 0;  // how many ncclGroupStart this thread is behind; their order
+std::uintptr_t open_group() { return reinterpret_cast<std::uintptr_t>(&group); }  // under way until its end
 
 Call next_in(ncclComm_t comm, Call call) {
   call.waits = false;  // it waits on the stream
@@ -112,8 +113,8 @@ requires(fields_of(kind).wrapper == Wrapper::waiting) INLINE auto wrapped(A... a
   Call call{.kind = kind, .tag = wait_tag<kind>(all...), .bytes = argument(std::size_t{0}, all...)};
   if (const Communicator* const known = off() ? nullptr : find(handle_of(argument(ncclComm_t{}, all...))))
     call.communicator = known->id;
+  if (kind == Kind::ncclGroupEnd && !inside() && --groups == 0) complete(request_number(open_group()));
   const auto result = next_inside<kind, Result>(call, all...);
-  if (kind == Kind::ncclGroupEnd && !inside()) --groups;
   if (kind == Kind::ncclCommDestroy) forget(handle_of(argument(ncclComm_t{}, all...)));
   return result;
 }
@@ -136,7 +137,8 @@ extern "C" {
 #define GPU_CALL WRAP
 #include "calls.inc"
 ncclResult_t ncclGroupStart() {
-  if (!inside() && groups++ == 0) group = ++queued;
+  if (!inside() && groups++ == 0)
+    group = ++queued, start(open_group(), {.kind = Kind::ncclGroupEnd, .receive_tag = group});
   return real<decltype(ncclGroupStart)>("ncclGroupStart")();
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {

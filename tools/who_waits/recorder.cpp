@@ -494,7 +494,7 @@ void meet(const Call& call) {
 namespace {
 // Whether this thread has made the same call of a window in the last few ones: then it polls.
 bool polls_again(const Call& call) {
-  thread_local std::array<std::uint64_t, 4> last{};
+  thread_local std::array<std::uint64_t, 16> last{};
   thread_local std::size_t next = 0;
   if (call.receive_tag == any || !fields_of(call.kind).polls) return false;
   const std::uint64_t hash =

@@ -37,8 +37,6 @@ pid_t number_in(const std::string& thread, const std::string& name) {
   if (at == std::string::npos) return 0;
   return std::atoi(text.c_str() + text.rfind('\t', text.find('\n', at)));
 }
-// The process that traces this thread, such as a debugger; 0: none.
-pid_t tracer_of(const std::string& thread) { return number_in(thread, "TracerPid"); }
 
 // What starts a program in the container of a process, because a path means another file there. {}: it is in none.
 std::vector<std::string> entering(const std::string& process) {
@@ -68,12 +66,11 @@ bool is_interpreter(const std::string& name) {
 
 std::string leaf(const Stack& stack) {
   if (stack.empty()) return " in Python";  // where only the interpreter's functions were found
-  std::string text, place;
+  std::string place;
   for (const Frame& frame : stack)
     if (!frame.place.empty()) place = frame.python ? frame.place + " in " + frame.function : frame.place;
-  const Frame& last = stack.back();
-  if (last.python) return ": " + place;
-  return " in " + last.function + (place.empty() ? "" : ", " + place);
+  if (stack.back().python) return ": " + place;
+  return " in " + stack.back().function + (place.empty() ? "" : ", " + place);
 }
 std::string label(const Frame& frame) {
   if (frame.python) return frame.place + " in " + frame.function;
@@ -138,7 +135,7 @@ std::string output_of(const std::vector<std::string>& command, pid_t stops, doub
         if (count <= 0) break;
         text.append(bytes, static_cast<std::size_t>(count));
       }
-      const pid_t tracer = stops ? tracer_of(std::to_string(stops)) : 0;
+      const pid_t tracer = stops ? number_in(std::to_string(stops), "TracerPid") : 0;
       const auto now = Clock::now();
       if (!tracer || ::getpgid(tracer) != tool.pid()) free = now;
       const auto lasts = now - free;
@@ -242,7 +239,7 @@ ProcessStacks stacks_of(pid_t pid) {
   ProcessStacks out{.pid = pid, .host = multinode::host_name()};
   const std::string number = std::to_string(pid);
   for (const std::string& thread : multinode::names_in("/proc/" + number + "/task"))
-    if (const pid_t tracer = tracer_of(thread)) {  // the kernel allows one
+    if (const pid_t tracer = number_in(thread, "TracerPid")) {  // such as a debugger: the kernel allows one
       const std::string name = multinode::read_text(fmt::format("/proc/{}/comm", tracer)).value_or("a process");
       out.problem = fmt::format("{} (pid {}) traces it: look there, or end that first", name, tracer);
       return out;
@@ -309,10 +306,7 @@ std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks) {
       groups[leaf(stack) + (&stack == &one.threads[0] ? "" : ", in another thread")].insert(one.rank);
       Node* node = &root;
       node->ranks.insert(one.rank);
-      for (const Frame& frame : stack) {
-        node = &node->next[frame];
-        node->ranks.insert(one.rank);
-      }
+      for (const Frame& frame : stack) (node = &node->next[frame])->ranks.insert(one.rank);
     }
   }
   std::vector<std::pair<std::string, std::set<int>>> sorted(groups.begin(), groups.end());

@@ -89,7 +89,6 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
     std::size_t call = 0;
     const Meeting* meeting = nullptr;
   };
-  const auto sampled = [&](const Meeting& one) { return Sample{out.sample.shift, 65}.has(one); };
   struct Wait {
     double until = 0;
     std::size_t call = 0;
@@ -117,7 +116,7 @@ Timeline timeline_of(const std::vector<RankTimes>& ranks) {
       call.waits_for = last.rank->rank;
       // Of a long wait, both ranks have kept their calls.
       const bool is_long = level_of(std::llround(1e9 * late)) >= out.sample.level;
-      call.waits_like_it = is_long ? 1 : sampled(*one.meeting) ? every : 0;
+      call.waits_like_it = is_long ? 1 : Sample{out.sample.shift, 65}.has(*one.meeting) ? every : 0;
       waits_of[one.call] = {call.enter + late, one.call, *giver, one};
     }
     if (there.size() != 2 || there[0].meeting->sends == there[1].meeting->sends) continue;

@@ -49,15 +49,14 @@ struct TimedCall {
   const RankTimes* rank = nullptr;
   const Place* place = nullptr;
   int thread = 0;
-  double enter = 0, leave = 0;  // seconds since the first rank left MPI_Init
-  bool open = false;            // it has not returned
-  double late = -1;             // s until the late rank came; -1: not known
-  int waits_for = -1;           // the rank where that began: the late rank may have waited for another one before
-  double stands_for = 1;        // it, and those of its kind that were not kept
-  double waits_like_it = 0;     // likewise; 0: it says nothing about the others
-  std::vector<Meeting> met{};   // messages have a peer
-  // By rank, s of `late` that it worked longer than this one.
-  std::map<int, double> worked{};
+  double enter = 0, leave = 0;     // seconds since the first rank left MPI_Init
+  bool open = false;               // it has not returned
+  double late = -1;                // s until the late rank came; -1: not known
+  int waits_for = -1;              // the rank where that began: the late rank may have waited for another one before
+  double stands_for = 1;           // it, and those of its kind that were not kept
+  double waits_like_it = 0;        // likewise; 0: it says nothing about the others
+  std::vector<Meeting> met{};      // messages have a peer
+  std::map<int, double> worked{};  // by rank: s of `late` that it worked longer than this one
 };
 struct Timeline {
   std::vector<TimedCall> calls;    // in the order of their start

@@ -163,7 +163,9 @@ class Explanation {
       say(verdict, "this is so unless {}", reason);
     } else {
       moving(verdict, all_blocked);
-      const bool unclear = verdict.cause == "started" || (verdict.cause == "ended" && all_blocked.empty());
+      const bool in_calls = std::ranges::none_of(verdict.culprits, [&](int rank) { return outside(*state(rank)); });
+      const bool unclear = verdict.cause == "started" || (verdict.cause == "late" && in_calls) ||
+                           (verdict.cause == "ended" && all_blocked.empty());
       if (Verdict old; unclear && (old_mismatch(old, verdict.cause == "started"), !old.cause.empty())) verdict = old;
     }
     if (std::ranges::any_of(states_, &RankState::many_tags))
@@ -271,8 +273,10 @@ class Explanation {
     std::string text = name_of(call.kind);
     if (is(call, Role::other)) {
       if (call.peer >= 0) text += fmt::format(" of rank {}", call.peer);
-      return call.communicator > world_id ? text + " in " + communicator(call.communicator) : text;
+      const bool known = call.communicator != world_id && members_.contains(call.communicator);
+      return known ? text + " in " + communicator(call.communicator) : text;
     }
+    if (call.kind == Kind::MPI_Comm_create_group) return fmt::format("{}, tag {}", text, call.tag);
     if (in_order(call)) {
       if (call.communicator == start_id || call.communicator == end_id || call.sequence == 0) return text;
       text += fmt::format(", call {} of {}", call.sequence, communicator(call.communicator));
@@ -294,7 +298,8 @@ class Explanation {
     if (rank.finalized) return "past MPI_Finalize";
     if (!rank.waits.empty()) {
       const Wait& wait = rank.waits.front();
-      std::string text = "in " + (wait.some ? name_of(wait.call.kind) : describe(wait.call));
+      std::string text = rank.process == 'T' ? "stopped by a signal in " : "in ";
+      text += wait.some ? name_of(wait.call.kind) : describe(wait.call);
       if (!wait.requests.empty()) text += " for " + describe(wait.requests.front());
       if (wait.requests.size() > 1) text += fmt::format(" and {} more", wait.requests.size() - 1);
       for (std::size_t i = 1; i < rank.waits.size(); ++i) text += ", another thread in " + describe(rank.waits[i].call);
@@ -373,7 +378,7 @@ class Explanation {
     }
     std::map<std::uint64_t, Ranks, std::greater<>> numbers;
     for (const int sender : senders) numbers[of(sender, &Traffic::received)].insert(sender);
-    if (senders.size() > 1 && rank.waits.size() == 1) senders.erase(rank.rank);
+    if (senders.size() > 1 && rank.waits.size() <= 1) senders.erase(rank.rank);
     std::vector<std::string> came;
     for (const auto& [number, ranks] : numbers)
       if (number > 0)
@@ -391,6 +396,9 @@ class Explanation {
     const auto takes_it = [&](const Call& other) { return takes(other, call.communicator, rank.rank, call.tag); };
     const auto posted =
         std::ranges::count_if(peer->waits, takes_it, &Wait::call) + std::ranges::count_if(peer->outstanding, takes_it);
+    for (Call one : peer->outstanding)
+      if (is_named(one, "probe") && (one.kind = Kind::MPI_Recv, takes_it(one)))
+        return Needs{{need_of({call.peer}, "rank {} has matched it with MPI_Mprobe, but not received it", call.peer)}};
     if (count(rank.rank, call.communicator, call.peer, call.tag, &Traffic::sent) <=
         count(call.peer, call.communicator, rank.rank, call.tag, &Traffic::received) +
             static_cast<std::uint64_t>(posted))
@@ -492,28 +500,29 @@ class Explanation {
   // The rank that keeps a window call from its target: it holds the lock, or is outside of MPI. A rank that polls a
   // window waits for any other rank of the window.
   Needs window_needs(const RankState& rank, const Call& call) const {
-    if (call.peer < 0 || uncertain(call.communicator)) return {};
+    if (call.communicator != 0 && uncertain(call.communicator)) return {};  // 0: it polls several windows
     if (polls(rank)) {
       Ranks others;
-      for (const auto& [other, member] : members_.at(call.communicator))
-        if (other != rank.rank) others.insert(other);
+      for (const RankState& other : states_)
+        if (&other != &rank && (call.communicator == 0 || members_.at(call.communicator).contains(other.rank)))
+          others.insert(other.rank);
       if (others.empty()) return {};
       return Needs{{need_of(others, "no rank writes what rank {} reads there", rank.rank)}};
     }
     const auto locks = [&](const Call& other) {
       return is_named(other, "MPI_Win_lock") && other.communicator == call.communicator &&
-             (other.peer == call.peer || other.peer < 0);
+             (other.peer == call.peer || other.peer < 0 || call.peer < 0);
     };
     bool alone = call.root == 1;
-    for (const Call& own : rank.outstanding) alone = alone || (locks(own) && own.root == 1);
+    for (const Call& own : rank.outstanding) alone = alone || (call.peer >= 0 && locks(own) && own.root == 1);
     for (const RankState& other : states_) {
       const bool in_window = std::ranges::any_of(
           other.waits, [&](const Wait& wait) { return wait.call.communicator == call.communicator; });
       if (&other == &rank || in_window) continue;
       for (const Call& one : other.outstanding)
         if (locks(one) && (alone || one.root == 1))
-          return Needs{{need_of({other.rank}, "rank {} has not unlocked rank {} in {}", other.rank, call.peer,
-                                communicator(call.communicator))}};
+          return Needs{{need_of({other.rank}, "rank {} has not unlocked rank {} in {}", other.rank,
+                                std::max(call.peer, one.peer), communicator(call.communicator))}};
     }
     const RankState* const target = state(call.peer);
     if (!target || target == &rank || !outside(*target)) return {};
@@ -553,7 +562,7 @@ class Explanation {
     const auto same = [&](const Wait& wait) { return wait.call.kind == call.kind; };
     for (const int other : missing) {  // two calls must not have one name
       const bool plain = call.communicator == world_id && std::ranges::none_of(state(other)->waits, same);
-      const Call named{.kind = call.kind, .communicator = call.communicator, .sequence = call.sequence};
+      const Call named{call.kind, no_rank, call.tag, no_rank, no_rank, any, call.communicator, call.sequence};
       all.push_back(need_of({other}, "rank {} is not in {}", other, plain ? name_of(call.kind) : describe(named)));
     }
     return all.empty() ? Needs() : all;
@@ -571,6 +580,11 @@ class Explanation {
                 one.history, [&](const Call& call) { return call.sequence > member->collectives && waited(call.tag); }))
           all.push_back(need_of({other}, "rank {} has made {} calls of collectives of {}, rank {} {}", other,
                                 member->collectives, communicator(one.id), rank.rank, one.collectives));
+      for (const auto& [other, member] : members_.at(one.id))
+        for (const Call& open : state(other)->outstanding)
+          if (const auto call = std::ranges::find(member->history, open.receive_tag, &Call::receive_tag);
+              other != rank.rank && call != member->history.end() && call->sequence <= one.collectives)
+            all.push_back(need_of({other}, "rank {} has not ended its group with {}", other, describe(*call)));
       for (const Traffic& traffic : rank.traffic) {
         if (traffic.communicator != one.id || !state(traffic.peer) || !waited(traffic.tag)) continue;
         const auto lacks = [&](const char* what, std::uint64_t here, std::uint64_t Traffic::*there) {
@@ -711,7 +725,7 @@ class Explanation {
       for (const Traffic& one : sender->traffic) {
         const auto posted = std::ranges::count_if(
             to.outstanding, [&](const Call& other) { return takes(other, one.communicator, from, one.tag); });
-        if (one.peer != to.rank || one.tag < any ||
+        if (one.peer != to.rank || one.tag < any || one.communicator == leaders_id ||
             one.sent <= static_cast<std::uint64_t>(posted) +
                             count(to.rank, one.communicator, from, one.tag, &Traffic::received))
           continue;
@@ -849,10 +863,12 @@ class Explanation {
     if (blocked.empty())
       for (const RankState& rank : states_)
         if (outside(rank)) waiting_for[rank.rank] = 0;
-    const bool waits = std::ranges::any_of(states_, [](const RankState& rank) { return !rank.waits.empty(); });
+    Ranks ranks;  // that wait
+    for (const RankState& rank : states_)
+      if (!rank.waits.empty()) ranks.insert(rank.rank);
     if (waiting_for.empty()) {
       for (const RankState& rank : states_) {
-        if (!rank.ended || !waits) continue;
+        if (!rank.ended || ranks.empty()) continue;
         verdict.culprits.push_back(rank.rank);
         say(verdict, "rank {} is {}; another may wait for it", rank.rank, doing(rank));
       }
@@ -863,18 +879,17 @@ class Explanation {
         say(verdict, "what rank {} waits for is not recorded: it is {}", rank.rank, doing(rank));
       }
       if (!verdict.culprits.empty()) return void(verdict.cause = "cannot tell");
-      verdict.cause = waits ? "started" : "cannot tell";
-      if (!waits) return say(verdict, "no rank waits in a call that is recorded");
-      Ranks ranks;
-      for (const RankState& rank : states_)
-        if (!rank.waits.empty()) ranks.insert(rank.rank);
+      verdict.cause = ranks.empty() ? "cannot tell" : "started";
+      if (ranks.empty()) return say(verdict, "no rank waits in a call that is recorded");
       return say(verdict, "everything that {} {} for has been started", rank_text(ranks),
                  ranks.size() == 1 ? "waits" : "wait");
     }
     std::vector<int>& late = verdict.culprits;
     for (const auto& [rank, number] : waiting_for) late.push_back(rank);
-    std::ranges::stable_sort(
-        late, {}, [&](int rank) { return std::pair(in_unrecorded_call(*state(rank)), -waiting_for.at(rank)); });
+    std::ranges::stable_sort(late, {}, [&](int rank) {
+      const RankState& one = *state(rank);
+      return std::tuple(one.process != 'T', in_unrecorded_call(one), -waiting_for.at(rank));
+    });
     const auto unknown_rank = [&](int rank) { return is_unknown(*state(rank)); };
     verdict.cause = std::ranges::all_of(late, unknown_rank) ? "cannot tell" : "late";
     for (std::size_t i = 0; i < late.size() && i < 6; ++i) {

@@ -60,6 +60,7 @@ struct Options {
   std::string json, rendezvous, timeline, attach;
   std::optional<Moment> from, to;
   std::vector<std::string> command;
+  bool takes_times() const { return time || !timeline.empty(); }
 };
 
 Moment moment_of(std::string text) {
@@ -300,9 +301,7 @@ struct Message {
 void tell(int socket, Message message) { std::ignore = ::send(socket, &message, sizeof message, MSG_NOSIGNAL); }
 std::optional<Message> hear(int socket) {  // none: the other one is gone
   Message message{};
-  ssize_t size = 0;
-  while ((size = ::recv(socket, &message, sizeof message, 0)) < 0 && errno == EINTR) {
-  }
+  const ssize_t size = TEMP_FAILURE_RETRY(::recv(socket, &message, sizeof message, 0));
   return size == sizeof message ? std::optional(message) : std::nullopt;
 }
 
@@ -356,7 +355,7 @@ class Watch {
       }
       if (explained_failure_) return true;  // their launcher ends the others, or lets them go on
       if (number("over")) {
-        if (takes_times()) show_times(*ended_at_, true);
+        if (options_.takes_times()) show_times(*ended_at_, true);
         world_.barrier("the end");
         return true;
       }
@@ -549,8 +548,6 @@ class Watch {
     ends_it_ = static_cast<int>(ender - ranks.begin());
   }
 
-  bool takes_times() const { return options_.time || !options_.timeline.empty(); }
-
   // Collective: draws the timeline, and prints where the time went if the program has ended.
   void show_times(Clock::time_point until, bool at_the_end, const std::map<int, int>& waits_for = {}) {
     RankTimes times = observer_.times(world_.size());
@@ -633,8 +630,7 @@ int explain_it(const Options& options, const multinode::Launch& launch, Observer
     if (rendezvous.starts_with("file:") && options.rendezvous.empty() && launch.rank.value == 0)
       std::filesystem::remove(rendezvous.substr(std::string_view("file:").size()));  // all have read it
     try {
-      const bool times = options.time || !options.timeline.empty();
-      const ClockReading clock = times ? read_clock(*world) : ClockReading{};
+      const ClockReading clock = options.takes_times() ? read_clock(*world) : ClockReading{};
       tell(socket, {Message::met});
       Watch watch(*world, options, observer, socket);
       if (!watch.run(clock)) ::_exit(0);  // without waiting for the others
@@ -684,7 +680,7 @@ int run(int argc, char** argv) {
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);
     Observer observer;
-    if (options.time || !options.timeline.empty()) observer.take_times(options.from, options.to);
+    if (options.takes_times()) observer.take_times(options.from, options.to);
     std::vector<int> numbers(static_cast<std::size_t>(SIGRTMAX));
     std::iota(numbers.begin(), numbers.end(), 1);
     multinode::Signals signals(numbers);

@@ -75,10 +75,9 @@ def signals(_, who_waits, folder):
         yield "SIGTERM ends both", process.wait() == -signal.SIGTERM, process.returncode
     with subprocess.Popen([*who_waits, "sh", "-c", "echo $PPID $$; exec sleep 100"], **pipes) as process:  # which catches none
         pids = [int(one) for one in process.stdout.readline().split()]
-        os.kill(pids[0], signal.SIGTSTP)
-        yield "SIGTSTP stops both", comes(True, pids), ""
-        os.kill(pids[0], signal.SIGCONT)
-        yield "and both go on", comes(False, pids), ""
+        for one, stops, what in ((signal.SIGTSTP, True, "SIGTSTP stops both"), (signal.SIGCONT, False, "and both go on")):
+            os.kill(pids[0], one)
+            yield what, comes(stops, pids), ""
         os.kill(pids[0], signal.SIGUSR1)
         said = process.stderr.readline()
         yield "SIGUSR1 asks", said == "who_waits: asked by a signal\n", said

@@ -18,8 +18,7 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "common/test/support"))
-import foreign_programs  # pylint: disable=wrong-import-position
+from programs_test import foreign_programs, run_rows
 
 HOSTS = pathlib.Path(__file__).resolve().parents[3] / "ci/test-cluster/hosts"
 ALL, OTHERS = "ranks 0-3", r"ranks 0(-1)?, (2-)?3"
@@ -158,19 +157,13 @@ def main():
         return 77
     rows = []  # what is said, also of this MPI alone
     for name, *says in QUEUE_ROWS if mpi_of(how) else ROWS:
-        rows.append((name, *(one for one in says if isinstance(one, str)), *(text for one in says if one[0] == how for text in one[1:])))
+        rows.append((name, [*(one for one in says if isinstance(one, str)), *(text for one in says if one[0] == how for text in one[1:])]))
     rows = [rows[int(i)] for i in sys.argv[3:]] or rows
-    wrong = 0
     with tempfile.TemporaryDirectory(dir=build) as temporary:
         folder = pathlib.Path(temporary)
         source = pathlib.Path(__file__).resolve().with_name("waiting_programs.cpp")
         subprocess.run([mpi_of(how) + "mpicxx", "-std=c++20", "-g", source, "-o", folder / "waiting_programs"], check=True)
-        for name, *says in [("a Python program",), *rows]:
-            problem = explain(name, says, how, build, folder) if says else steps(build, folder)
-            wrong += bool(problem)
-            print(f"{'WRONG' if problem else 'right'}  {name}{': ' + problem if problem else ''}", flush=True)
-    print(f"{how}: {len(rows) + 1 - wrong} of {len(rows) + 1} right")
-    return 1 if wrong else 0
+        return run_rows(how, [("a Python program", []), *rows], lambda name, says: explain(name, says, how, build, folder) if says else steps(build, folder))
 
 
 if __name__ == "__main__":

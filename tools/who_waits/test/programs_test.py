@@ -62,7 +62,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* sloppy_broadcast; * 10*barrier; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock", "0 waits for 1, 1 waits for 0"),
     ("* alltoallw 2 0; * barrier", "mismatch", "rank 0 expects 16 B from rank 2, which sends nothing to it"),
     ("* neighbours", "mismatch", "MPI_Neighbor_allgather, .* rank 0 expects 4 B from rank 0, which sends nothing to it"),
-    ("!2 group; * barrier", "deadlock", "rank 2 is not in MPI_Comm_create_group: rank 2 is in MPI_Barrier"),
+    ("!2 group 7; 2 group 8", "deadlock", "rank 2 is not in MPI_Comm_create_group, tag 7: rank 2 is in MPI_Comm_create_group, tag 8"),
     ("* join_halves 1 42 42", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* remote leader rank 1"),
     ("* join_halves 0 42 43", "deadlock", "rank 2 is not in MPI_Intercomm_create with remote leader 0, tag 42: .* tag 43"),
     ("* join_halves 0 42 42; !3 barrier 1", "deadlock", "rank 3 is not in MPI_Barrier, call 1 of .* between ranks 0-1 and ranks 2-3"),
@@ -84,8 +84,11 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
      "(?s)^(?!.*this is so unless).*rank 2 has not called MPI_Win_start for rank 0, but rank 1 did"),
     ("* spawn 60; 0 disconnect; * barrier", "late", r"rank 0 \(.* is in MPI_Comm_disconnect in the communicator with the spawned 'waiting_programs'"),
     ("* make_window; 0 lock 0; * barrier; 1 lock 0; 1 put 0; * barrier", "deadlock", "rank 0 has not unlocked rank 0 in the window .*of ranks 0-3"),
+    ("* make_window; 0 lock 1; * barrier; !0 lock_all; * barrier", "deadlock", "rank 0 has not unlocked rank 1 in the window .*: rank 0 is in MPI_Barrier"),
+    ("0 ssend 1 5; 1 match_only 0 5; * barrier", "deadlock", "rank 1 has matched it with MPI_Mprobe, but not received it: rank 1 is in MPI_Barrier"),
     ("0 locked_thread 1; 1 receive 0 2", "late", "rank 0 .* outside of MPI and NCCL in pthread_mutex_lock"),
     ("* make_window; 2 poll 1; !2 receive 2 7; * barrier", "polling", "no rank writes what rank 2 reads there: rank"),
+    ("* 2*make_window; 2 poll 4; !2 receive 2 7; * barrier", "polling", "no rank writes what rank 2 reads there: rank"),
     ("* duplicate; * heartbeat_thread 1 9999; 0 receive 1 7; 1 receive 0 7; * barrier", "deadlock",
      "(?s)0 waits for 1, 1 waits for 0.*unless another thread of these ranks helps"),
     # Right programs
@@ -122,7 +125,7 @@ OWN_MPICH = [(program, 4, "", cause, says) for program, cause, says in [
     ("* session", "deadlock", "0 waits for 1, 1 waits for 0"),
 ]] + [row for row in OWN if any(word in row[0] for word in ("alltoallw", "neighbours", "group", "join_halves", "_thread", "match_only", "_receive", "finalize"))]
 PYTHONS = ["/usr/bin/python3", os.environ.get("MULTINODE_MPI4PY", os.path.expanduser("~/.cache/multinode/mpi4py")) + "/bin/python"]
-MPI4PY = [(f"{python} {text}", 2, "", cause, says) for python in PYTHONS for text, cause, says in [
+MPI4PY = [(f"{python} {text}", 2, "", cause, says) for python in filter(os.path.exists, PYTHONS) for text, cause, says in [
     ("w.recv(source=1 - w.rank)", "deadlock", "0 waits for 1, 1 waits for 0"),
     ("w.send(bytes(1 << 24), dest=w.rank); w.recv(source=w.rank)", "deadlock", "0 waits for 0: deadlock"),
     ("w.rank and __import__('time').sleep(4); w.barrier()", "", "rank 1 is not in MPI_Barrier: rank 0 waits for it"),
@@ -296,6 +299,16 @@ def explain(row, command, library, launch, options, folder):
     return "" if right else f"statuses {ended}, {result.returncode} of {launch[0]}: {text}\n{result.stderr}"
 
 
+def run_rows(how, named, problem_of):
+    """Prints of each named row what is wrong with it. The exit status."""
+    problems = []
+    for name, row in named:
+        problems.append(problem_of(name, row))
+        print(f"{'WRONG' if problems[-1] else 'right'}  {name}{': ' + problems[-1] if problems[-1] else ''}", flush=True)
+    print(f"{how}: {problems.count('')} of {len(problems)} right")
+    return 1 if any(problems) else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
@@ -312,7 +325,6 @@ def main():
         print(f"{compiler} or {launch[0]} is not here")
         return 77
     (options.build / "foreign").mkdir(exist_ok=True)
-    wrong = 0
     with tempfile.TemporaryDirectory(dir=options.build) as temporary:  # which the nodes of srun see
         folder = pathlib.Path(temporary)
         try:
@@ -323,12 +335,8 @@ def main():
         library = folder / "mistakes.so"
         nccl = [f"-I{path}" for path in options.headers.split(":")] + ["-DWITH_NCCL"] if options.headers else []
         subprocess.run([compiler, *nccl, *MISTAKES, "-o", library], check=True)
-        for row in rows:
-            problem = explain(row, commands[row[0]], library, launch, options, folder)
-            wrong += bool(problem)
-            print(f"{'WRONG' if problem else 'right'}  {row[0]}, {row[2]}{': ' + problem if problem else ''}", flush=True)
-    print(f"{options.how}: {len(rows) - wrong} of {len(rows)} right")
-    return 1 if wrong else 0
+        named = [(f"{row[0]}, {row[2]}", row) for row in rows]
+        return run_rows(options.how, named, lambda _, row: explain(row, commands[row[0]], library, launch, options, folder))
 
 
 if __name__ == "__main__":

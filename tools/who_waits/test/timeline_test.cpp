@@ -233,8 +233,7 @@ TEST_P(WhoWaitsTrue, PictureAndTimeAreTheProgramsOwnLog) {
     if (event.at("ph") == "X" && event["args"].value("late_us", 0.0) >= 50e3 && event["args"].at("waits_for") == 2)
       ++drawn[event.at("pid").get<int>()];
   for (const int victim : {0, 1, 3}) EXPECT_GE(std::min(waits[victim], drawn[victim]), 16) << "rank " << victim;
-  const double naps =
-      3 * 16 * 100.0;  // ms that three ranks wait for rank 2; on a busy machine they wait for others, too
+  const double naps = 3 * 16 * 100.0;  // ms that ranks wait for rank 2; on a busy machine they wait for others, too
   if (const double own = 100 * naps / all; own > 20) {
     std::smatch found;
     const std::regex line(R"((\d+) % of the time, ranks wait because (.*) work)");
@@ -288,9 +287,7 @@ TEST(WhoWaitsTimeline, AProgramIsDrawnWhenItEndsAndWhenItHangs) {
     return std::regex_search(
         title, std::regex(R"(rank 0: MPI_Allreduce, 64 B in MPI_COMM_WORLD, waiting_programs.*waiting for rank 1)"));
   })) << picture();
-
   EXPECT_SAYS(picture(), "rank 0: MPI_Barrier in the communicator of ranks 0-1, waiting_programs");
-
   Process process(command("1 receive 0 7; * barrier"));
   ASSERT_TRUE(process.wait_for("the timeline is in"));
   process.signal(SIGTERM);

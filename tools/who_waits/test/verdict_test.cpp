@@ -41,6 +41,7 @@ TEST(WhoWaits, AThousandRanksAreExplainedOnOneScreen) {
   std::vector<RankState> ranks;
   for (int i = 0; i < 1000; ++i) ranks.push_back(in(rank(i, 1000, 57), all_reduce(57)));
   ranks[412] = in(rank(412, 1000, 56), receive(3, 7));
+  ranks[412].process = 'T';
   for (RankState& rank_state : ranks) {  // what they remember of the past
     for (std::uint64_t n = 1; n <= rank_state.communicators[0].collectives; ++n)
       rank_state.communicators[0].history.push_back(all_reduce(n));
@@ -57,7 +58,7 @@ TEST(WhoWaits, AThousandRanksAreExplainedOnOneScreen) {
   EXPECT_LE(verdict.lines.size() + lines.size(), 10u);
   EXPECT_SAYS(lines[0],
               "999 ranks in MPI_Allreduce, call 57 of MPI_COMM_WORLD, 4 MiB, for up to 61 s   (ranks 0-411, 413-999)");
-  EXPECT_SAYS(lines[1], "rank 412 in MPI_Recv from rank 3, tag 7, for 61 s   (node51, pid 1412)");
+  EXPECT_SAYS(lines[1], "rank 412 stopped by a signal in MPI_Recv from rank 3, tag 7, for 61 s   (node51, pid 1412)");
   EXPECT_SAYS(verdict.lines[0], "waits for 412");
   EXPECT_SAYS(verdict.lines.back(), "first difference: rank 412 has made 56 calls in MPI_COMM_WORLD, the others 57");
 }
@@ -87,6 +88,9 @@ TEST(WhoWaits, ARankIsNotStuckIfItsMessageMayStillCome) {
   sent.traffic.push_back({world_id, 0, 7, 1, 0});
   EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), sent}));
   EXPECT_EQ(explain({in(rank(0, 2), receive(1, 7)), sent}).cause, "late");
+  RankState leads = other;  // what leaders of MPI_Intercomm_create exchange is no message of the program
+  leads.traffic.push_back({leaders_id, 0, 7, 1, 0});
+  EXPECT_FALSE(explain({in(rank(0, 2), receive(1, 7)), leads}).lines.at(1).ends_with("communicator"));
   // The message has another tag; with a wildcard it fits.
   EXPECT_FALSE(moves({in(rank(0, 2), receive(1, 8)), sent}));
   EXPECT_TRUE(moves({in(rank(0, 2), receive(1, any)), sent}));
@@ -209,10 +213,12 @@ TEST(WhoWaits, RanksOfNcclAreTranslated) {
 
 TEST(WhoWaits, TheOrderOfTwoCommunicatorsOnAStreamIsCompared) {
   // Each rank has called each communicator once; of those with one number the order is open, as in a group.
-  const auto explained = [](std::array<std::int32_t, 2> first, std::array<std::int32_t, 2> second) {
+  const auto explained = [](std::array<std::int32_t, 2> first, std::array<std::int32_t, 2> second,
+                            const Call& open = {}) {
     std::vector<RankState> ranks;
     for (int i = 0; i < 2; ++i) {
       ranks.push_back(in(rank(i, 2), {.kind = Kind::cudaStreamSynchronize, .tag = 5}));
+      if (i == 1) ranks.back().outstanding = {open};
       for (const std::uint64_t id : {77, 78}) {
         const Call call{.kind = Kind::ncclAllReduce,
                         .tag = 5,
@@ -232,6 +238,8 @@ TEST(WhoWaits, TheOrderOfTwoCommunicatorsOnAStreamIsCompared) {
               "stream, rank 1 has queued ncclAllReduce, call 1 of NCCL's communicator of ranks 0-1, number 2 before");
   EXPECT_EQ(explained({1, 2}, {1, 2}).cause, "started");
   EXPECT_EQ(explained({2, 1}, {1, 1}).cause, "started");
+  EXPECT_SAYS(explained({1, 2}, {1, 2}, {.kind = Kind::ncclGroupEnd, .receive_tag = 2}).lines.at(1),
+              "rank 1 has not ended its group with ncclAllReduce, call 1 of");
 }
 
 // Ranks that are in their call 200, which is this one.
@@ -249,6 +257,11 @@ TEST(WhoWaits, AMismatchIsOnlyCertainWhereNobodyCanMove) {
   EXPECT_EQ(verdict.cause, "mismatch");
   EXPECT_EQ(verdict.culprits, std::vector<int>{1});
   EXPECT_FALSE(verdict.certain);
+  // The others have left it, and all have the next one.
+  std::vector<RankState> later{in_200(0), in_200(1, Kind::MPI_Bcast), in_200(2)};
+  for (RankState& one : later) one.communicators[0].collectives = 201, one.waits[0].call.sequence = 201;
+  later[0].waits[0].call.sequence = 202, later[0].communicators[0].collectives = 202;
+  EXPECT_SAYS(explain(later).lines.at(0), "before, the ranks have made different calls in MPI_COMM_WORLD:");
   RankState failed = in_200(1, Kind::MPI_Bcast);  // a call that returned an error, and did not happen
   failed.incomplete = true;
   EXPECT_FALSE(explain({in_200(0), failed, in_200(2)}).certain);

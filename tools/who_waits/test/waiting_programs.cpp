@@ -99,7 +99,7 @@ OPERATION(persistent_ring) {
 OPERATION(group) {
   MPI_Group all;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
-  MPI_Comm_create_group(MPI_COMM_WORLD, all, 1, &communicators.emplace_back()), MPI_Group_free(&all);
+  MPI_Comm_create_group(MPI_COMM_WORLD, all, argument(0, 1), &communicators.emplace_back()), MPI_Group_free(&all);
 }
 // An intercommunicator of two halves: leader of the lower half, as the upper one names it; its tag, and the upper
 // one's.
@@ -251,13 +251,15 @@ OPERATION(two_threads) {
 }
 OPERATION(make_window) { MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &windows.emplace_back()); }
 OPERATION(lock) { MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer(), 0, windows[0]); }
+OPERATION(lock_all) { MPI_Win_lock_all(0, windows[0]), MPI_Win_unlock_all(windows[0]); }
 OPERATION(put) {
   MPI_Put(out.data(), 1, MPI_INT, peer(), 0, 1, MPI_INT, windows[0]), MPI_Win_flush(peer(), windows[0]);
 }
-OPERATION(poll) {  // until another rank changes it
-  MPI_Win_lock_all(0, windows[0]);
-  for (int one = 1, zero = 0; zero != 1; MPI_Win_flush(peer(), windows[0]))
-    MPI_Compare_and_swap(&one, &one, &zero, MPI_INT, peer(), 0, windows[0]);
+OPERATION(poll) {  // the windows in turn, on each rank, until one is changed
+  for (const MPI_Win window : windows) MPI_Win_lock_all(0, window);
+  for (int one = 1, zero = 0, i = 0; zero != 1; ++i)
+    for (const MPI_Win window : windows)
+      MPI_Compare_and_swap(&one, &one, &zero, MPI_INT, i % argument(0), 0, window), MPI_Win_flush_all(window);
 }
 OPERATION(count_tasks) {  // for some seconds
   const double end = MPI_Wtime() + argument(0);
