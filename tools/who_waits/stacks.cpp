@@ -69,8 +69,7 @@ std::string leaf(const Stack& stack) {
   std::string place;
   for (const Frame& frame : stack)
     if (!frame.place.empty()) place = frame.python ? frame.place + " in " + frame.function : frame.place;
-  if (stack.back().python) return ": " + place;
-  return " in " + stack.back().function + (place.empty() ? "" : ", " + place);
+  return stack.back().python ? ": " + place : " in " + stack.back().function + (place.empty() ? "" : ", " + place);
 }
 std::string label(const Frame& frame) {
   if (frame.python) return frame.place + " in " + frame.function;
