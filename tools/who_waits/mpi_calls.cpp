@@ -787,5 +787,8 @@ int MPI_Pcontrol(const int level, ...) {
 }
 
 SECOND_NAME(MPI_Request_free)
-SECOND_NAME(MPI_Start) SECOND_NAME(MPI_Startall) SECOND_NAME(MPI_Cancel) SECOND_NAME(MPI_Pcontrol)
+SECOND_NAME(MPI_Start)
+SECOND_NAME(MPI_Startall)
+SECOND_NAME(MPI_Cancel)
+SECOND_NAME(MPI_Pcontrol)
 }

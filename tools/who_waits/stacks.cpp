@@ -305,7 +305,10 @@ std::vector<std::string> tree(const std::vector<ProcessStacks>& ranks) {
       groups[leaf(stack) + (&stack == &one.threads[0] ? "" : ", in another thread")].insert(one.rank);
       Node* node = &root;
       node->ranks.insert(one.rank);
-      for (const Frame& frame : stack) (node = &node->next[frame])->ranks.insert(one.rank);
+      for (const Frame& frame : stack) {
+        node = &node->next[frame];
+        node->ranks.insert(one.rank);
+      }
     }
   }
   std::vector<std::pair<std::string, std::set<int>>> sorted(groups.begin(), groups.end());

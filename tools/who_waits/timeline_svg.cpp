@@ -23,7 +23,8 @@ namespace {
 
 constexpr int units = 9600;               // of the picture's width
 constexpr std::size_t most_cells = 1600;  // calls narrower than such a part of the width are drawn together
-constexpr std::size_t most_arrows = 300, most_alone = 6, most_colours = 6;  // ranks, colours of regions
+constexpr std::size_t most_arrows = 300, most_alone = 6;
+constexpr std::size_t most_colours = 6;  // of regions
 
 // Browsers alone know variables of CSS: the colours stand in the elements, and CSS only changes them for a dark page.
 // Of each class that is filled, the colour on a light and on a dark page.
@@ -244,15 +245,18 @@ class Picture {
     const double width = (last_ - first_) / static_cast<double>(cells);
     draw_regions(row, width);
     std::vector<std::size_t> alone;
-    for (const int rank : ranks)
+    for (const int rank : ranks) {
       for (const std::size_t i : calls_of_[rank]) {
         const TimedCall& call = timeline_.calls[i];
         const bool wide = std::min(call.leave, last_) - std::max(call.enter, first_) >= width;
-        if (call.open || (wide && ranks.size() == 1))
-          places_[i] = place_of(row, rank, call.thread), alone.push_back(i);
-        else
+        if (call.open || (wide && ranks.size() == 1)) {
+          places_[i] = place_of(row, rank, call.thread);
+          alone.push_back(i);
+        } else {
           merge(call, merged, width);
+        }
       }
+    }
     draw_merged(merged, width * static_cast<double>(std::max<std::size_t>(1, lanes.size())), y);
     for (const std::size_t i : alone) draw_alone(i);
   }
