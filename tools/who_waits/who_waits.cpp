@@ -30,6 +30,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
@@ -705,7 +706,7 @@ int run(int argc, char** argv) {
     // If a program ends without MPI_Finalize, Slurm's PMIx kills the whole step a few ms later, before an explanation.
     const bool killed_soon = std::getenv("SLURM_STEP_ID") && std::getenv("PMIX_RANK") && launch.launcher != "Open MPI";
     int by_proof = multinode::exit_wrong;  // the status if --end ends the program
-    bool told = false, met = false, explains = true, tells_end = false, stops = false;
+    bool told = false, met = false, explains = true, tells_end = false;
     std::optional<multinode::Deadline> limit;    // for the launcher to end what another rank ends
     std::optional<multinode::Deadline> to_meet;  // since the program's end, if the ranks have not met by then
     for (;;) {
@@ -719,7 +720,6 @@ int run(int argc, char** argv) {
         if (which == SIGUSR1 && !takes(program.pid(), which)) continue;
         const bool has_it = signal->ssi_code == SI_KERNEL && !command.own_group;  // from the terminal
         if (!program.ending() && !has_it) program.signal(which);
-        if (which == SIGTSTP || which == SIGTTIN || which == SIGTTOU || which == SIGCONT) stops = which != SIGCONT;
         if (which != SIGTERM && which != SIGINT && which != SIGHUP) continue;
         ends = told = true;
       }
@@ -735,7 +735,11 @@ int run(int argc, char** argv) {
         }
       }
       if (limit && (ends || limit->passed())) return by_proof;
-      if (stops && multinode::process_state(program.pid()).state == 'T') stops = false, ::raise(SIGSTOP);
+      // The program has stopped by Ctrl-Z or the like; by SIGSTOP, the process that explains stops it.
+      siginfo_t stopped{};
+      if (::waitid(P_PID, static_cast<id_t>(program.pid()), &stopped, WSTOPPED | WNOHANG) == 0 &&
+          (stopped.si_status == SIGTSTP || stopped.si_status == SIGTTIN || stopped.si_status == SIGTTOU))
+        ::raise(SIGSTOP);
       program.poll();
       if (killed_soon && failed()) return end();
       if (program.ending() && !std::exchange(tells_end, true))

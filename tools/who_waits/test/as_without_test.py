@@ -24,7 +24,8 @@ ENDS = ["* barrier", "1 end 3", "1 exit 0; * barrier", "1 leave 0; * barrier", "
         "1 raise 11; * barrier", "1 raise 9; * barrier", "1 raise 15; * barrier", "1 raise 12; * barrier", "1 mpi_abort 5; * barrier", "1 send 99 7; * barrier"]
 SHELL_ENDS = ["true", *(f"[ $RANK = 0 ] && exec sleep 60; {how}" for how in ("exit 3", "exit 126", "kill -ABRT $$", "kill -SEGV $$", "kill -KILL $$",
                                                                             "kill -TERM $$", "kill -USR2 $$", "/no/such/program"))]
-SIGNALS = [int(one) for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT, signal.SIGTSTP, signal.SIGRTMIN + 3, signal.SIGCONT)]
+# The last one makes who_waits read the program's stack, and a debugger disturbs SIGCONT.
+SIGNALS = [int(one) for one in (signal.SIGHUP, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT, signal.SIGTSTP, signal.SIGRTMIN + 3, signal.SIGCONT, signal.SIGUSR1)]
 CATCHES = f"""import os, signal, time
 for one in {SIGNALS}: signal.signal(one, lambda number, _: os.write(1, b"%d\\n" % number))  # print() may be at work
 print(os.getppid(), os.getpid(), flush=True)
@@ -65,6 +66,11 @@ def signals(_, who_waits, folder):
         pids = [int(one) for one in process.stdout.readline().split()]
         for one in SIGNALS:
             if one == signal.SIGCONT:
+                os.kill(pids[1], signal.SIGSTOP)  # it has caught SIGTSTP before: that is no reason to stop with it
+                yield "SIGSTOP of the program alone stops it", comes(True, pids[1:]), ""
+                os.kill(pids[0], signal.SIGUSR2), os.kill(pids[1], signal.SIGCONT)
+                said = {process.stdout.readline() for _ in range(2)}
+                yield "and who_waits goes on", said == {f"{signal.SIGUSR2:d}\n", f"{signal.SIGCONT:d}\n"}, said
                 os.kill(pids[0], signal.SIGSTOP)
                 yield "SIGSTOP stops both", comes(True, pids), ""
             os.kill(pids[0], one)
