@@ -139,8 +139,8 @@ std::string output_of(const std::vector<std::string>& command, pid_t stops, doub
       if (!tracer || ::getpgid(tracer) != tool.pid()) free = now;
       const auto lasts = now - free;
       if (stopped) *stopped = std::max(*stopped, std::chrono::duration<double>(lasts).count());
-      cut_off = lasts > 900ms;
-      if (cut_off || now > end) break;
+      cut_off = lasts > 900ms || now > end;
+      if (cut_off) break;
     }
   } catch (const multinode::StartError&) {  // it is not installed
   }

@@ -47,23 +47,27 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     program.validate();
 
     prints = true;
-    World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
-    if (const char* text = libraries().emulated_gpus(); text && world.rank() == 0)
-      std::cout << "# " << text << '\n' << std::flush;
-    try {
-      // Flushed here: as soon as another rank exits with an error, a launcher may kill this one.
-      const int own_status = flush_output(program.name, body(world));
-      const int status = agreed(world, own_status);
-      // When a rank exits with an error, Open MPI 5's launcher loses what the ranks printed just before.
-      if (status != exit_right && launch.under_mpi) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      if (libraries().must_finalize_mpi()) {
-        const auto inside = world.watchdog().enter("MPI_Finalize");  // waits for ranks that may have died
-        libraries().finalize_mpi();
+    int status = exit_wrong;
+    {
+      World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
+      if (const char* text = libraries().emulated_gpus(); text && world.rank() == 0)
+        std::cout << "# " << text << '\n' << std::flush;
+      try {
+        // Flushed here: as soon as another rank exits with an error, a launcher may kill this one.
+        const int own_status = flush_output(program.name, body(world));
+        status = agreed(world, own_status);
+        if (libraries().must_finalize_mpi()) {
+          const auto inside = world.watchdog().enter("MPI_Finalize");  // waits for ranks that may have died
+          libraries().finalize_mpi();
+        }
+      } catch (const std::exception& e) {
+        world.watchdog().fail(text_of(e), status_of(e));
       }
-      return status;
-    } catch (const std::exception& e) {
-      world.watchdog().fail(text_of(e), status_of(e));
     }
+    // When a rank exits with an error, launchers kill the others, which must have left the world, so that nobody misses
+    // them; and Open MPI 5's loses what the ranks printed just before.
+    if (status != exit_right) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return status;
   } catch (const std::exception& e) {
     if (prints)
       say(program.name, text_of(e));
