@@ -20,8 +20,8 @@ std::array<unsigned char, 16> uuid_of(int device) {
   return bytes;
 }
 
-// What has both an attribute and a member of cudaDeviceProp: of compute capability 9.0, with few multiprocessors,
-// because programs start blocks for each.
+// The properties that CUDA has as an attribute and as a member of cudaDeviceProp. The compute capability is 9.0. There
+// are few multiprocessors, because programs start blocks for each.
 #define BOTH(X)                                                              \
   X(PciDeviceId, pciDeviceID, physical_device(device))                       \
   X(ComputeCapabilityMajor, major, 9)                                        \

@@ -40,9 +40,9 @@ std::string quoted(const std::string& word) {
 constexpr std::chrono::seconds helpers_end{1};    // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{30};  // even on a busy machine
 
-// How long the threads of this process's descendants have waited for a CPU so far, in seconds, together. It counts
-// those that were stopped more often than they stopped by themselves: one that sleeps and wakes waits for a CPU, too,
-// and hardly uses it. Nothing: a process is stopped (SIGSTOP), so that the others may wait for that one.
+// How long the threads of this process's descendants have waited for a CPU so far, in seconds, together. Only threads
+// that were preempted more often than they slept count: one that sleeps and wakes waits for a CPU, too, but hardly uses
+// it. nullopt: a process is stopped (SIGSTOP), and the others may wait for it.
 std::optional<double> waited_for_cpus() {
   double seconds = 0;
   for (const pid_t process : multinode::descendants()) {

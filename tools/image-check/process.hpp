@@ -33,8 +33,8 @@ struct Outcome {
   double waited_for_cpus = 0;  // seconds, of all its threads on this machine, when they were last looked at
 };
 
-// Other work kept what a deadline ended from a CPU: it had less than half of the time that a quiet node gives it, which
-// is `limit` seconds. What waits for something else than a CPU hangs, on a busy node, too.
+// Whether a command that a deadline ended had too little of the CPU to be judged: less than half of `limit`, the
+// seconds that it has on a quiet node. A command that waits for anything else than a CPU hangs, also on a busy node.
 bool had_no_cpu(const Outcome& outcome, double limit);
 
 // After the deadline: how long the command may take to end after SIGTERM, and then all processes after SIGKILL.

@@ -247,16 +247,17 @@ class Run {
       result.status = Status::pass;
     } else {
       result.status = outcome->timed_out ? Status::timeout : Status::fail;
-      bool waits = outcome->timed_out;
-      // A hang is of a program, a library or a network, unless something names a node. The programs' watchdog names the
-      // rank that waits, also where all of them do.
-      for (auto& finding : result.findings)
-        if (finding.text.find("every rank has entered it") != std::string::npos ||
-            (finding.detector == "devices" && finding.node.empty()))  // two nodes differ
-          finding.node.clear(), waits = true;
+      // A hang is of a program, a library or a network, unless something names a node; so is a difference between two
+      // nodes. The programs' watchdog names the rank that waits, also where all of them do.
+      bool may_be_of_no_node = outcome->timed_out;
+      for (auto& finding : result.findings) {
+        const bool all_wait = finding.text.find("every rank has entered it") != std::string::npos;
+        if (all_wait) finding.node.clear();
+        may_be_of_no_node |= all_wait || (finding.detector == "devices" && finding.node.empty());
+      }
       const bool names_a_node =
           std::ranges::any_of(result.findings, [](const Finding& finding) { return !finding.node.empty(); });
-      result.action = attempt.judged.started && alike_ && !beside_others && (names_a_node || !waits)
+      result.action = attempt.judged.started && alike_ && !beside_others && (names_a_node || !may_be_of_no_node)
                           ? check.action
                           : Action::investigate;
     }

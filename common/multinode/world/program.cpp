@@ -64,8 +64,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
         world.watchdog().fail(text_of(e), status_of(e));
       }
     }
-    // When a rank exits with an error, launchers kill the others, which must have left the world, so that nobody misses
-    // them; and Open MPI 5's loses what the ranks printed just before.
+    // When a rank exits with an error, the launcher kills the others. If one of them were still connected, another
+    // would report it as gone. Open MPI 5's launcher also loses what the ranks printed just before.
     if (status != exit_right) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return status;
   } catch (const std::exception& e) {

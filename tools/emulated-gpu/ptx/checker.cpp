@@ -46,7 +46,7 @@ void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* a
                  demangled(variable->name) + ", a shared variable of " + std::to_string(variable->size) + " bytes");
     }
     const bool of_thread = address[l] - reinterpret_cast<u64>(c.local) < c.local_size;
-    // A thread may set one bit of an object of its own, with its pointer: that reads the others.
+    // To set one bit of a local object through a generic pointer, a thread reads the whole word, which may be unset.
     if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter &&
         !(of_thread && i.mode == Mode::generic)) {
       const auto* const at = reinterpret_cast<const u32*>(address[l] & ~u64{3});

@@ -192,7 +192,7 @@ __global__ void meet(volatile int* arrived) {
   while (*arrived < gridDim.x) {  // mistake: too_many_blocks
   }
 }
-// Tells the host that x is set, and goes on until that has an answer.
+// Sets x, tells the host so with the flag, and runs until the host has changed the flag.
 __global__ void set_and_tell(bool right, float* x, volatile int* flag) {
   *x = 1;
   if (right) __threadfence_system();

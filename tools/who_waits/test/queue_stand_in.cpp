@@ -1,7 +1,7 @@
 // A stand-in for an MPI, for queues_test.cpp: not MPI. As a program, LIBRARY FAULT, it is a rank that has messages in
 // its queues; as a library (LIBRARY is defined), what an MPI has for debuggers: see message_queue_access.hpp.
-// FAULT is `none`, `circle` (the list of messages has no end), `crash` (it has a bad pointer) or `user` (the rank runs
-// as the user nobody).
+// FAULT is `none`, `circle` (the list of messages has no end), `crash` (it has a bad pointer) or `user` (the rank has
+// become the user `nobody`).
 #include "../message_queue_access.hpp"
 
 #include <sys/prctl.h>
